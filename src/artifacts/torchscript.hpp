@@ -1,0 +1,25 @@
+// TorchScript files: traced, weights as attributes (not constants), opened by torch.jit.load in Python
+// and C++ on any device. The card travels inside as extra files "orchard.json" and "classes.txt".
+#pragma once
+
+#include <filesystem>
+
+#include "artifacts/inference.hpp"
+
+namespace orchard::artifacts {
+
+struct ExportCheck {
+  std::int64_t batch_size;
+  double max_abs_difference;  // of the logits, against the model it was made from
+};
+
+// Writes `path` atomically, reads it back and compares its logits with the model's on `images`
+// (normalised float32 NCHW on the CPU, at least 7) at batch 1, 3 and 7. Throws Error(Checkpoint) and
+// leaves no file when they differ by more than 1e-5 of the largest logit.
+std::vector<ExportCheck> export_torchscript(models::ImageModel& model, const ModelCard& card,
+                                            const torch::Tensor& images,
+                                            const std::filesystem::path& path);
+
+InferenceModel load_torchscript(const std::filesystem::path& path, torch::Device device);
+
+}  // namespace orchard::artifacts

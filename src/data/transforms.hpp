@@ -1,0 +1,26 @@
+// From a decoded image to the square uint8 RGB picture that the model is fed. Pure functions: every
+// random draw comes from the Philox stream that the caller hands in.
+#pragma once
+
+#include <cstdint>
+
+#include "base/philox.hpp"
+#include "config/config.hpp"
+#include "data/decode.hpp"
+#include "data/resample.hpp"
+
+namespace orchard::data {
+
+// The box of torchvision's RandomResizedCrop (ten tries of area and log-uniform ratio, then a centre
+// crop clipped to the ratio range).
+Box random_crop_box(int width, int height, const config::AugmentConfig& config, Philox& draws);
+
+// out: image_size_px * image_size_px * 3 bytes.
+void train_view(const Image& image, const config::AugmentConfig& config, Philox draws,
+                std::uint8_t* out);
+
+// torchvision's Resize (short side to resize_px, the long side truncated) and CenterCrop.
+// out: crop_px * crop_px * 3 bytes.
+void eval_view(const Image& image, const config::PreprocessConfig& config, std::uint8_t* out);
+
+}  // namespace orchard::data

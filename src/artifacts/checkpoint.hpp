@@ -16,8 +16,9 @@ using NamedTensors = std::map<std::string, torch::Tensor>;
 struct TrainState {
   NamedTensors model;  // parameters and buffers by their full names
   std::string optimizer_name;
-  std::map<std::string, NamedTensors> optimizer;  // parameter name -> "momentum_buffer", ... -> tensor
-  NamedTensors generators;                        // device type ("cpu", "cuda") -> state bytes
+  std::map<std::string, NamedTensors>
+      optimizer;            // parameter name -> "momentum_buffer", ... -> tensor
+  NamedTensors generators;  // device type ("cpu", "cuda") -> state bytes
 
   std::int64_t epoch = 0;     // the epoch in progress, from 0; == epochs when the run is finished
   std::int64_t position = 0;  // samples of that epoch already used
@@ -34,8 +35,8 @@ struct TrainState {
   std::string config_json;
   std::vector<std::string> classes;
   std::string data_fingerprint;
-  std::map<std::string, std::string> versions;           // "orchard", "torch"
-  std::map<std::string, std::string> skipped_images;     // path -> reason
+  std::map<std::string, std::string> versions;        // "orchard", "torch"
+  std::map<std::string, std::string> skipped_images;  // path -> reason
 };
 
 // Throws Error(Checkpoint), naming the file and what is wrong with it.

@@ -1,5 +1,6 @@
 // Files that Python's torch.load(weights_only=True) opens: a zip of a pickled plain dict and its
-// tensors. Written atomically; each record's CRC-32 is kept inside and checked when we read it back.
+// tensors. Written atomically; each record's CRC-32 is kept inside and checked when we read it
+// back.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -14,8 +15,8 @@ c10::impl::GenericDict new_dict();  // str -> any
 // Throws Error(Checkpoint); the old file is then unchanged.
 void write_pth(const std::filesystem::path& path, const c10::IValue& value);
 
-// Reads a file of plain dicts, lists, tuples, numbers, texts and tensors (ours, or Python's torch.save
-// of such). Throws Error(Checkpoint) when it is missing, damaged or of another kind.
+// Reads a file of plain dicts, lists, tuples, numbers, texts and tensors (ours, or Python's
+// torch.save of such). Throws Error(Checkpoint) when it is missing, damaged or of another kind.
 c10::IValue read_pth(const std::filesystem::path& path);
 
 }  // namespace orchard::artifacts

@@ -50,14 +50,14 @@ class RunFolder {
   void write_classes(const std::vector<std::string>& classes);
   void write_skipped(const std::map<std::string, std::string>& skipped);
 
-  // Adds a row to metrics.csv and metrics.jsonl. A row for an epoch that is already there replaces it
-  // and all later ones (the run was resumed from before them).
+  // Adds a row to metrics.csv and metrics.jsonl. A row for an epoch that is already there replaces
+  // it and all later ones (the run was resumed from before them).
   void write_metrics(const MetricsRow& row);
 
   std::filesystem::path save_last(const TrainState& state);
   std::filesystem::path save_best(const TrainState& state);
-  // checkpoints/epoch_NNNN.pth, then removes all but the newest `keep` of these. Only files that carry
-  // exactly that kind of name are ever removed.
+  // checkpoints/epoch_NNNN.pth, then removes all but the newest `keep` of these. Only files that
+  // carry exactly that kind of name are ever removed.
   void save_epoch(const TrainState& state, std::int64_t keep);
 
  private:

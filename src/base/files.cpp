@@ -38,7 +38,7 @@ std::string remedy_for(int error_number) {
 }  // namespace
 
 AtomicFile::AtomicFile(std::filesystem::path target) : target_(std::move(target)) {
-  struct stat status {};
+  struct stat status{};
   if (::lstat(target_.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
     throw Error(ErrorKind::Checkpoint,
                 str("cannot replace '", target_.string(), "': it is not a regular file"),
@@ -119,8 +119,7 @@ std::string read_file(const std::filesystem::path& path) {
   std::ifstream in(path, std::ios::binary);
   std::string content((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
   if (!in.is_open() || in.bad()) {
-    throw Error(ErrorKind::Data,
-                str("cannot read '", path.string(), "': ", std::strerror(errno)),
+    throw Error(ErrorKind::Data, str("cannot read '", path.string(), "': ", std::strerror(errno)),
                 "check that the file is there and readable");
   }
   return content;

@@ -17,6 +17,7 @@ enum class ErrorKind : int {
   Data = 4,        // wrong or missing images
   Device = 5,      // device missing, failing, or out of memory
   Checkpoint = 6,  // a checkpoint, export or run folder that cannot be read or written
+  Diverged = 7,    // the loss or a weight is not finite any more
   Internal = 70,   // a fault of Orchard itself
 };
 

@@ -6,7 +6,9 @@
 
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -41,6 +43,11 @@ std::vector<DeviceReport> survey();
 // Convolution, batch norm, pooling, linear, loss, backward and one SGD step on the device, compared
 // with the CPU. Returns what is wrong, or nothing.
 std::optional<std::string> self_test(torch::Device device);
+
+// Memory for batches: pinned where Device::pinned_copies says so, else an empty function (plain
+// memory).
+std::function<std::shared_ptr<std::uint8_t>(std::size_t num_bytes)> batch_allocator(
+    const Device& device);
 
 // --- random generators ---
 void seed_all(std::uint64_t seed);

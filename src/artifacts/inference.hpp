@@ -29,6 +29,7 @@ struct InferenceModel {
   // Normalised float32 NCHW on the device -> logits [N, classes]. No gradients; evaluation mode.
   std::function<torch::Tensor(const torch::Tensor&)> forward;
   std::filesystem::path file;
+  std::string data_root;  // data.root of the run; empty for an exported file
 };
 
 // WHERE is a run folder (its best checkpoint, else its last), a checkpoint or a .ts file.

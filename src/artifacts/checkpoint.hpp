@@ -17,8 +17,9 @@ using NamedTensors = std::map<std::string, torch::Tensor>;
 struct TrainState {
   NamedTensors model;  // parameters and buffers by their full names
   std::string optimizer_name;
-  std::map<std::string, NamedTensors> optimizer;  // parameter name -> "momentum_buffer", ... -> tensor
-  NamedTensors generators;                        // device type ("cpu", "cuda") -> state bytes
+  std::map<std::string, NamedTensors>
+      optimizer;            // parameter name -> "momentum_buffer", ... -> tensor
+  NamedTensors generators;  // device type ("cpu", "cuda") -> state bytes
 
   std::int64_t epoch = 0;     // the epoch in progress, from 0; == epochs when the run is finished
   std::int64_t position = 0;  // samples of that epoch already used
@@ -29,14 +30,14 @@ struct TrainState {
   std::int64_t epoch_samples = 0;
   double epoch_seconds = 0;
 
-  double best_metric = -1;  // validation top-1 as a fraction; -1: none yet
+  double best_metric = -1;       // validation top-1 as a fraction; -1: none yet
   std::int64_t best_epoch = -1;  // number of epochs done when it was measured
 
   std::string config_json;
   std::vector<std::string> classes;
   std::string data_fingerprint;
-  std::map<std::string, std::string> versions;           // "orchard", "torch"
-  std::map<std::string, std::string> skipped_images;     // path -> reason
+  std::map<std::string, std::string> versions;        // "orchard", "torch"
+  std::map<std::string, std::string> skipped_images;  // path -> reason
 };
 
 // The file is a plain dict (see artifacts/pth.hpp): in Python,

@@ -1,5 +1,5 @@
-// A trained model ready to be asked, whatever file it came from: a checkpoint of ours or an exported
-// TorchScript file.
+// A trained model ready to be asked, whatever file it came from: a checkpoint of ours or an
+// exported TorchScript file.
 #pragma once
 
 #include <torch/types.h>
@@ -29,6 +29,7 @@ struct InferenceModel {
   // Normalised float32 NCHW on the device -> logits [N, classes]. No gradients; evaluation mode.
   std::function<torch::Tensor(const torch::Tensor&)> forward;
   std::filesystem::path file;
+  std::string data_root;  // data.root of the run; empty for an exported file
 };
 
 // WHERE is a run folder (its best checkpoint, else its last), a checkpoint or a .ts file.
@@ -42,8 +43,8 @@ struct CheckpointModel {
 };
 CheckpointModel load_model(const std::filesystem::path& where);
 
-// Copies tensors by name into the model's parameters and buffers, in place. Throws Error(Checkpoint)
-// that lists missing, unexpected and misshapen names.
+// Copies tensors by name into the model's parameters and buffers, in place. Throws
+// Error(Checkpoint) that lists missing, unexpected and misshapen names.
 void load_weights(torch::nn::Module& model, const NamedTensors& tensors);
 NamedTensors named_tensors(const torch::nn::Module& model);  // shares memory with the model
 

@@ -415,7 +415,7 @@ class Machine {
       throw std::runtime_error("the pickle holds another value where a tuple should be");
     }
     const auto& elements = tuple.toTupleRef().elements();
-    return {elements.begin(), elements.end()};
+    return std::vector<c10::IValue>(elements.begin(), elements.end());
   }
 
   // --- objects ---
@@ -431,8 +431,8 @@ class Machine {
   void load_storage() {
     const auto id = pop(1)[0];
     const auto parts = elements_of(id);
-    if (parts.size() != 5 || !parts[0].isString() || parts[0].toStringRef() != "storage" || !parts[2].isString() ||
-        !parts[4].isInt() || parts[4].toInt() < 0) {
+    if (parts.size() != 5 || !parts[0].isString() || parts[0].toStringRef() != "storage" ||
+        !parts[2].isString() || !parts[4].isInt() || parts[4].toInt() < 0) {
       throw std::runtime_error("it holds a storage of unknown form");
     }
     const std::string name = global_name(parts[1]);

@@ -1,5 +1,6 @@
-// TorchScript files: traced, weights as attributes (not constants), opened by torch.jit.load in Python
-// and C++ on any device. The card travels inside as extra files "orchard.json" and "classes.txt".
+// TorchScript files: traced, weights as attributes (not constants), opened by torch.jit.load in
+// Python and C++ on any device. The card travels inside as extra files "orchard.json" and
+// "classes.txt".
 #pragma once
 
 #include <filesystem>
@@ -14,8 +15,8 @@ struct ExportCheck {
 };
 
 // Writes `path` atomically, reads it back and compares its logits with the model's on `images`
-// (normalised float32 NCHW on the CPU, at least 7) at batch 1, 3 and 7. Throws Error(Checkpoint) and
-// leaves no file when they differ by more than 1e-5 of the largest logit.
+// (normalised float32 NCHW on the CPU, at least 7) at batch 1, 3 and 7. Throws Error(Checkpoint)
+// and leaves no file when they differ by more than 1e-5 of the largest logit.
 std::vector<ExportCheck> export_torchscript(models::ImageModel& model, const ModelCard& card,
                                             const torch::Tensor& images,
                                             const std::filesystem::path& path);

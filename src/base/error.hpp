@@ -1,8 +1,8 @@
 // The one exception type of Orchard. Its kind is the exit code of the program.
 //
-// Throw it for everything that a user, the disk, the data or the device can cause. The cause says what
-// happened, to which value, where; the remedy says what to do. Both are one sentence without a full
-// stop. Only main() catches it for good.
+// Throw it for everything that a user, the disk, the data or the device can cause. The cause says
+// what happened, to which value, where; the remedy says what to do. Both are one sentence without a
+// full stop. Only main() catches it for good.
 #pragma once
 
 #include <stdexcept>
@@ -17,6 +17,7 @@ enum class ErrorKind : int {
   Data = 4,        // wrong or missing images
   Device = 5,      // device missing, failing, or out of memory
   Checkpoint = 6,  // a checkpoint, export or run folder that cannot be read or written
+  Diverged = 7,    // the loss or a weight is not finite any more
   Internal = 70,   // a fault of Orchard itself
 };
 

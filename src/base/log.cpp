@@ -91,10 +91,18 @@ void set_verbose(bool verbose) {
   state().to_console->set_level(verbose ? spdlog::level::debug : spdlog::level::info);
 }
 
-void debug(std::string_view text) { write(spdlog::level::debug, text); }
-void info(std::string_view text) { write(spdlog::level::info, text); }
-void warn(std::string_view text) { write(spdlog::level::warn, text); }
-void error(std::string_view text) { write(spdlog::level::err, text); }
+void debug(std::string_view text) {
+  write(spdlog::level::debug, text);
+}
+void info(std::string_view text) {
+  write(spdlog::level::info, text);
+}
+void warn(std::string_view text) {
+  write(spdlog::level::warn, text);
+}
+void error(std::string_view text) {
+  write(spdlog::level::err, text);
+}
 
 void live(std::string_view text) {
   State& s = state();

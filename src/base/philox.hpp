@@ -1,12 +1,14 @@
 // Counter-based random numbers: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as
-// 1, 2, 3", SC 2011). A draw is a pure function of its key, so results depend neither on the order of
-// work nor on the number of threads, and there is no state to save.
+// 1, 2, 3", SC 2011). A draw is a pure function of its key, so results depend neither on the order
+// of work nor on the number of threads, and there is no state to save.
 #pragma once
 
 #include <array>
 #include <cstdint>
 
 namespace orchard {
+
+__extension__ using Uint128 = unsigned __int128;  // g++ and clang have it on every 64-bit machine
 
 // One stream of draws for (seed, epoch, sample, op). Cheap to make; not shared between threads.
 class Philox {
@@ -35,7 +37,7 @@ class Philox {
   std::uint64_t below(std::uint64_t bound) {
     const std::uint64_t threshold = (0 - bound) % bound;
     for (;;) {
-      const unsigned __int128 product = static_cast<unsigned __int128>(next_u64()) * bound;
+      const Uint128 product = static_cast<Uint128>(next_u64()) * bound;
       if (static_cast<std::uint64_t>(product) >= threshold) {
         return static_cast<std::uint64_t>(product >> 64U);
       }

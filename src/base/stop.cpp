@@ -18,7 +18,7 @@ extern "C" void on_stop_signal(int signal) {
 }  // namespace
 
 void catch_stop_signals() {
-  struct sigaction action {};
+  struct sigaction action{};
   action.sa_handler = on_stop_signal;
   sigemptyset(&action.sa_mask);
   action.sa_flags = SA_RESTART;
@@ -26,6 +26,8 @@ void catch_stop_signals() {
   sigaction(SIGTERM, &action, nullptr);
 }
 
-int stop_signal() noexcept { return g_signal; }
+int stop_signal() noexcept {
+  return g_signal;
+}
 
 }  // namespace orchard

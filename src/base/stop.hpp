@@ -1,5 +1,5 @@
-// Asking a run to stop. The first SIGINT or SIGTERM sets a flag that loops look at between steps, so
-// that they can save; the second one ends the process at once with the signal's exit code.
+// Asking a run to stop. The first SIGINT or SIGTERM sets a flag that loops look at between steps,
+// so that they can save; the second one ends the process at once with the signal's exit code.
 #pragma once
 
 #include <exception>

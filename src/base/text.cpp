@@ -20,7 +20,9 @@ std::string compact(double value) {
   return {buffer.data(), static_cast<std::size_t>(std::clamp(n, 0, 63))};
 }
 
-std::string percent(double fraction, int digits) { return fixed(100.0 * fraction, digits) + "%"; }
+std::string percent(double fraction, int digits) {
+  return fixed(100.0 * fraction, digits) + "%";
+}
 
 std::string thousands(std::int64_t value) {
   std::string digits = std::to_string(value);

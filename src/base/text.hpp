@@ -1,5 +1,5 @@
-// Small text functions shared by messages and tables. (A format library cannot be used here: the torch
-// wheel carries another fmt than the system, see DESIGN in the README's map of the folders.)
+// Small text functions shared by messages and tables. (A format library cannot be used here: the
+// torch wheel carries another fmt than the system, see DESIGN in the README's map of the folders.)
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ std::string str(const Parts&... parts) {
   return std::move(out).str();
 }
 
-std::string fixed(double value, int digits);       // 0.5, 2 -> "0.50"
-std::string compact(double value);                 // shortest of up to 4 significant digits: "0.1", "3e-05"
+std::string fixed(double value, int digits);  // 0.5, 2 -> "0.50"
+std::string compact(double value);  // shortest of up to 4 significant digits: "0.1", "3e-05"
 std::string percent(double fraction, int digits);  // 0.957, 1 -> "95.7%"
 std::string thousands(std::int64_t value);         // 1281167 -> "1,281,167"
 std::string bytes_text(double bytes);              // 1536 -> "1.5 KiB"
@@ -27,8 +27,8 @@ std::string duration_text(double seconds);         // 75 -> "1m 15s"
 std::string join(const std::vector<std::string>& parts, std::string_view separator);
 std::string lower(std::string_view text);
 
-// The candidate with the smallest edit distance to `name`, or "" when none is close (more than half of
-// the name's letters differ).
+// The candidate with the smallest edit distance to `name`, or "" when none is close (more than half
+// of the name's letters differ).
 std::string nearest(std::string_view name, const std::vector<std::string>& candidates);
 
 // ", did you mean 'x'?" when a candidate is close, else "".

@@ -1,8 +1,8 @@
 // The configuration of a run: plain structs with their defaults in place.
 //
-// Every struct lists its fields once, in `fields`. From that one list come strict reading of JSON, the
-// command line's `--set a.b=c`, printing, the JSON Schema, the table in the README and the check of
-// what may change when a run is resumed (see config/load.hpp and config/describe.hpp).
+// Every struct lists its fields once, in `fields`. From that one list come strict reading of JSON,
+// the command line's `--set a.b=c`, printing, the JSON Schema, the table in the README and the
+// check of what may change when a run is resumed (see config/load.hpp and config/describe.hpp).
 //
 // Knows nothing of data, devices or LibTorch: a config loads on a machine that has none of them.
 #pragma once
@@ -99,8 +99,9 @@ struct MemoryConfig {
   static void fields(Self& self, Visitor& visit) {
     visit(self.fraction,
           Field{.key = "fraction",
-                .help = "most device memory to use, as a share of what the device recommends (mps) or "
-                        "has (cuda); 0: no limit",
+                .help =
+                    "most device memory to use, as a share of what the device recommends (mps) or "
+                    "has (cuda); 0: no limit",
                 .min = 0,
                 .max = 2,
                 .on_resume = OnResume::MayChange});
@@ -109,11 +110,10 @@ struct MemoryConfig {
                 .help = "give cached device memory back after every n epochs; 0: never",
                 .min = 0,
                 .on_resume = OnResume::MayChange});
-    visit(self.empty_cache_every_steps,
-          Field{.key = "empty_cache_every_steps",
-                .help = "the same after every n steps; 0: never",
-                .min = 0,
-                .on_resume = OnResume::MayChange});
+    visit(self.empty_cache_every_steps, Field{.key = "empty_cache_every_steps",
+                                              .help = "the same after every n steps; 0: never",
+                                              .min = 0,
+                                              .on_resume = OnResume::MayChange});
   }
 };
 
@@ -126,9 +126,10 @@ struct DataConfig {
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
-    visit(self.root, Field{.key = "root",
-                           .help = "folder with train/<class>/ and val/<class>/ (or valid, validation)",
-                           .on_resume = OnResume::MayChange});
+    visit(self.root,
+          Field{.key = "root",
+                .help = "folder with train/<class>/ and val/<class>/ (or valid, validation)",
+                .on_resume = OnResume::MayChange});
     visit(self.workers, Field{.key = "workers",
                               .help = "threads that read images; -1: one per core, 0: none (the "
                                       "training thread reads). Results do not depend on it",
@@ -140,10 +141,12 @@ struct DataConfig {
                                        .min = 1,
                                        .max = 64,
                                        .on_resume = OnResume::MayChange});
-    visit(self.bad_image,
-          Field{.key = "bad_image",
-                .help = "an image that cannot be read: skip (counted and listed; training draws another "
-                        "in its place, evaluation leaves it out) or fail"});
+    visit(
+        self.bad_image,
+        Field{.key = "bad_image",
+              .help =
+                  "an image that cannot be read: skip (counted and listed; training draws another "
+                  "in its place, evaluation leaves it out) or fail"});
     visit(self.max_bad_fraction,
           Field{.key = "max_bad_fraction",
                 .help = "with skip: stop when more than this share of a split is bad",
@@ -167,18 +170,18 @@ struct AugmentConfig {
                                     .help = "side of the square training image",
                                     .min = 8,
                                     .max = 4096});
-    visit(self.scale, Field{.key = "scale",
-                            .help = "share of the image's area that a random crop takes, least and most",
-                            .min = 1e-6,
-                            .max = 1});
+    visit(self.scale,
+          Field{.key = "scale",
+                .help = "share of the image's area that a random crop takes, least and most",
+                .min = 1e-6,
+                .max = 1});
     visit(self.ratio, Field{.key = "ratio",
                             .help = "width/height of a random crop, least and most",
                             .min = 0.01,
                             .max = 100});
-    visit(self.hflip_prob, Field{.key = "hflip_prob",
-                                 .help = "probability of a horizontal flip",
-                                 .min = 0,
-                                 .max = 1});
+    visit(
+        self.hflip_prob,
+        Field{.key = "hflip_prob", .help = "probability of a horizontal flip", .min = 0, .max = 1});
     visit(self.interpolation,
           Field{.key = "interpolation", .help = "antialiased filter of the resize"});
   }
@@ -205,10 +208,11 @@ struct PreprocessConfig {
                               .max = 4096});
     visit(self.interpolation,
           Field{.key = "interpolation", .help = "antialiased filter of the resize"});
-    visit(self.exif_orientation,
-          Field{.key = "exif_orientation",
-                .help = "EXIF rotation, in training too: ignore (as torchvision does) or apply (for "
-                        "photographs from phones)"});
+    visit(
+        self.exif_orientation,
+        Field{.key = "exif_orientation",
+              .help = "EXIF rotation, in training too: ignore (as torchvision does) or apply (for "
+                      "photographs from phones)"});
     visit(self.mean, Field{.key = "mean",
                            .help = "mean of red, green and blue, of pixels in 0..1",
                            .min = 0,
@@ -230,17 +234,16 @@ struct ModelConfig {
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
     visit(self.name, Field{.key = "name", .help = "a model of `orchard models`"});
-    visit(self.num_classes, Field{.key = "num_classes",
-                                  .help = "outputs of the model; 0: as many as the data has classes",
-                                  .min = 0,
-                                  .max = 10'000'000});
+    visit(self.num_classes,
+          Field{.key = "num_classes",
+                .help = "outputs of the model; 0: as many as the data has classes",
+                .min = 0,
+                .max = 10'000'000});
     visit(self.zero_init_residual,
           Field{.key = "zero_init_residual",
                 .help = "ResNet: start the last norm of every block at zero"});
-    visit(self.width_mult, Field{.key = "width_mult",
-                                 .help = "MobileNet: width multiplier",
-                                 .min = 0.05,
-                                 .max = 4});
+    visit(self.width_mult,
+          Field{.key = "width_mult", .help = "MobileNet: width multiplier", .min = 0.05, .max = 4});
     visit(self.dropout, Field{.key = "dropout",
                               .help = "MobileNet: dropout before the classifier",
                               .min = 0,
@@ -261,14 +264,17 @@ struct OptimizerConfig {
   static void fields(Self& self, Visitor& visit) {
     visit(self.name, Field{.key = "name", .help = "the optimizer"});
     visit(self.lr, Field{.key = "lr", .help = "highest learning rate", .min = 0, .max = 1e6});
-    visit(self.lr_batch_size,
-          Field{.key = "lr_batch_size",
-                .help = "batch size that lr is meant for: lr is scaled by train.batch_size / this; 0: lr "
-                        "is taken as it is",
-                .min = 0});
+    visit(
+        self.lr_batch_size,
+        Field{.key = "lr_batch_size",
+              .help =
+                  "batch size that lr is meant for: lr is scaled by train.batch_size / this; 0: lr "
+                  "is taken as it is",
+              .min = 0});
     visit(self.momentum, Field{.key = "momentum", .help = "momentum", .min = 0, .max = 0.9999});
     visit(self.nesterov, Field{.key = "nesterov", .help = "Nesterov momentum"});
-    visit(self.weight_decay, Field{.key = "weight_decay", .help = "L2 penalty", .min = 0, .max = 10});
+    visit(self.weight_decay,
+          Field{.key = "weight_decay", .help = "L2 penalty", .min = 0, .max = 10});
     visit(self.decay_norm_and_bias,
           Field{.key = "decay_norm_and_bias",
                 .help = "whether weight decay holds for norms and biases too"});
@@ -293,7 +299,8 @@ struct ScheduleConfig {
                                           .help = "the warm-up starts at this share of lr",
                                           .min = 0,
                                           .max = 1});
-    visit(self.min_lr, Field{.key = "min_lr", .help = "cosine: the lowest learning rate", .min = 0});
+    visit(self.min_lr,
+          Field{.key = "min_lr", .help = "cosine: the lowest learning rate", .min = 0});
     visit(self.step_epochs,
           Field{.key = "step_epochs", .help = "step: epochs between two drops", .min = 1e-3});
     visit(self.step_gamma,
@@ -319,10 +326,11 @@ struct TrainConfig {
                                       .min = 0,
                                       .max = 65536,
                                       .on_resume = OnResume::MayChange});
-    visit(self.eval_every_epochs, Field{.key = "eval_every_epochs",
-                                        .help = "evaluate after every n epochs (and after the last)",
-                                        .min = 1,
-                                        .on_resume = OnResume::MayChange});
+    visit(self.eval_every_epochs,
+          Field{.key = "eval_every_epochs",
+                .help = "evaluate after every n epochs (and after the last)",
+                .min = 1,
+                .on_resume = OnResume::MayChange});
     visit(self.label_smoothing, Field{.key = "label_smoothing",
                                       .help = "share of the target spread over all classes",
                                       .min = 0,
@@ -351,11 +359,12 @@ struct CheckpointConfig {
                                   .help = "save in mid-epoch, after every n steps; 0: never",
                                   .min = 0,
                                   .on_resume = OnResume::MayChange});
-    visit(self.every_minutes, Field{.key = "every_minutes",
-                                    .help = "save in mid-epoch, when the last save is n minutes old; "
-                                            "0: never",
-                                    .min = 0,
-                                    .on_resume = OnResume::MayChange});
+    visit(self.every_minutes,
+          Field{.key = "every_minutes",
+                .help = "save in mid-epoch, when the last save is n minutes old; "
+                        "0: never",
+                .min = 0,
+                .on_resume = OnResume::MayChange});
     visit(self.keep, Field{.key = "keep",
                            .help = "newest epoch checkpoints kept beside last and best",
                            .min = 0,
@@ -381,8 +390,10 @@ struct Config {
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
-    visit(self.seed,
-          Field{.key = "seed", .help = "seeds weights, order and augmentation", .min = 0, .max = 9e15});
+    visit(
+        self.seed,
+        Field{
+            .key = "seed", .help = "seeds weights, order and augmentation", .min = 0, .max = 9e15});
     visit(self.device, Field{.key = "device",
                              .help = "auto (cuda, else mps, else cpu), cuda, cuda:1, mps or cpu",
                              .on_resume = OnResume::MayChange});

@@ -9,14 +9,15 @@
 
 namespace orchard::config {
 
-// The file that `name` stands for: the path as given if there is such a file, else the config of that
-// name (with or without ".json") in the folder `shipped`. Throws Error(Config) that lists the shipped
-// ones.
+// The file that `name` stands for: the path as given if there is such a file, else the config of
+// that name (with or without ".json") in the folder `shipped`. Throws Error(Config) that lists the
+// shipped ones.
 std::filesystem::path find_config(const std::string& name, const std::filesystem::path& shipped);
 
-// Reads `file` (JSON, comments allowed), after the file that it `extends` (looked for beside it, then in
-// `shipped`), then applies `overrides` ("a.b=value"; the value is JSON, or plain text for text fields)
-// and validates. Throws one Error(Config) that lists every problem with its dotted path and line.
+// Reads `file` (JSON, comments allowed), after the file that it `extends` (looked for beside it,
+// then in `shipped`), then applies `overrides` ("a.b=value"; the value is JSON, or plain text for
+// text fields) and validates. Throws one Error(Config) that lists every problem with its dotted
+// path and line.
 Config load(const std::filesystem::path& file, const std::filesystem::path& shipped,
             const std::vector<std::string>& overrides);
 

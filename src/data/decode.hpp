@@ -22,9 +22,9 @@ class BadImageError : public std::runtime_error {
   using std::runtime_error::runtime_error;  // the reason alone: "truncated JPEG", "empty file"
 };
 
-// Reads and decodes one file; the kind is told from its content, never from its name. Gray, palette,
-// 16-bit and alpha images become plain 8-bit RGB (alpha is dropped). Throws BadImageError for files
-// that are missing, empty, truncated, unknown or larger than kMaxPixels.
+// Reads and decodes one file; the kind is told from its content, never from its name. Gray,
+// palette, 16-bit and alpha images become plain 8-bit RGB (alpha is dropped). Throws BadImageError
+// for files that are missing, empty, truncated, unknown or larger than kMaxPixels.
 Image decode_file(const std::string& path, config::ExifOrientation exif);
 Image decode_bytes(const std::vector<std::uint8_t>& bytes, config::ExifOrientation exif);
 

@@ -1,7 +1,7 @@
 // Batches of images from a folder, read by threads, delivered in order.
 //
-// What a batch holds is a function of (seed, epoch, position) alone: not of the number of workers, nor
-// of which one finishes first. To resume, start() at the position that was reached.
+// What a batch holds is a function of (seed, epoch, position) alone: not of the number of workers,
+// nor of which one finishes first. To resume, start() at the position that was reached.
 #pragma once
 
 #include <cstdint>
@@ -38,13 +38,14 @@ struct LoaderOptions {
   std::int64_t prefetch_batches = 4;
   std::uint64_t seed = 0;
   bool shuffle = false;  // an order drawn from (seed, epoch); else the folder's order
-  // Training: a bad image is replaced by another one drawn from (seed, epoch, sample), so that a batch
-  // is always full. Evaluation: it is left out, so the batch is smaller.
+  // Training: a bad image is replaced by another one drawn from (seed, epoch, sample), so that a
+  // batch is always full. Evaluation: it is left out, so the batch is smaller.
   bool substitute_bad = false;
   config::BadImage bad_image = config::BadImage::Skip;
   double max_bad_fraction = 0.05;
   int side_px = 224;
-  // Draws the view of one decoded image into `out` (side_px * side_px * 3 bytes). Called from workers.
+  // Draws the view of one decoded image into `out` (side_px * side_px * 3 bytes). Called from
+  // workers.
   std::function<void(const Image& image, std::uint64_t sample, std::uint32_t epoch,
                      std::uint8_t* out)>
       view;

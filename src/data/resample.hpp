@@ -24,8 +24,8 @@ struct PixelsIn {
   std::size_t stride_bytes = 0;
 };
 
-// Resizes the box of `in` to out_width x out_height and writes it to `out` (rows of out_width * 3 bytes
-// without padding). Only pixels inside the box count, as after Pillow's crop().
+// Resizes the box of `in` to out_width x out_height and writes it to `out` (rows of out_width * 3
+// bytes without padding). Only pixels inside the box count, as after Pillow's crop().
 void resize(const PixelsIn& in, const Box& box, int out_width, int out_height,
             config::Interpolation interpolation, std::uint8_t* out);
 

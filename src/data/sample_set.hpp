@@ -1,5 +1,5 @@
-// A drawn data set for a first try: shapes filled with textures, so that neither colour nor brightness
-// tells the classes apart.
+// A drawn data set for a first try: shapes filled with textures, so that neither colour nor
+// brightness tells the classes apart.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,9 @@ struct SampleSetOptions {
 
 std::vector<std::string> sample_set_classes();
 
-// Writes root/{train,val}/<class>/NNNN.jpg. Complete or not at all: it draws into `<root>.part-<pid>` and
-// renames. Throws Error(Data) when root exists already or cannot be written; Stopped on a signal.
+// Writes root/{train,val}/<class>/NNNN.jpg. Complete or not at all: it draws into
+// `<root>.part-<pid>` and renames. Throws Error(Data) when root exists already or cannot be
+// written; Stopped on a signal.
 void make_sample_set(const SampleSetOptions& options);
 
 }  // namespace orchard::data

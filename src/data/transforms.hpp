@@ -11,8 +11,8 @@
 
 namespace orchard::data {
 
-// The box of torchvision's RandomResizedCrop (ten tries of area and log-uniform ratio, then a centre
-// crop clipped to the ratio range).
+// The box of torchvision's RandomResizedCrop (ten tries of area and log-uniform ratio, then a
+// centre crop clipped to the ratio range).
 Box random_crop_box(int width, int height, const config::AugmentConfig& config, Philox& draws);
 
 // out: image_size_px * image_size_px * 3 bytes.

@@ -1,5 +1,5 @@
-// The models by name. Parameter and buffer names, shapes and initialisation are torchvision's, so that
-// weights go both ways.
+// The models by name. Parameter and buffer names, shapes and initialisation are torchvision's, so
+// that weights go both ways.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -12,8 +12,9 @@
 
 namespace orchard::models {
 
-// float32 NCHW images, normalised -> float32 logits [N, num_classes]. No arithmetic on sizes happens in
-// forward, and every list argument is given in full, so that the graph can be traced for any batch.
+// float32 NCHW images, normalised -> float32 logits [N, num_classes]. No arithmetic on sizes
+// happens in forward, and every list argument is given in full, so that the graph can be traced for
+// any batch.
 class ImageModel : public torch::nn::Module {
  public:
   virtual torch::Tensor forward(torch::Tensor images) = 0;
@@ -25,7 +26,7 @@ struct ModelOptions {
   bool zero_init_residual = false;  // ResNet
   double width_mult = 1.0;          // MobileNet
   double dropout = 0.2;             // MobileNet
-  std::uint64_t seed = 0;           // same seed, same weights; the global generator is left as it was
+  std::uint64_t seed = 0;  // same seed, same weights; the global generator is left as it was
 };
 
 // On the CPU, in training mode. Throws std::invalid_argument for an unknown name, listing the known

@@ -149,7 +149,7 @@ c10::IValue read_records(const std::filesystem::path& path, Tensors tensors) {
 }  // namespace
 
 c10::impl::GenericDict new_dict() {
-  return {c10::StringType::get(), c10::AnyType::get()};
+  return c10::impl::GenericDict(c10::StringType::get(), c10::AnyType::get());
 }
 c10::impl::GenericList new_list() {
   return c10::impl::GenericList(c10::AnyType::get());
@@ -201,6 +201,14 @@ void require_torch_file(const std::filesystem::path& path) {
   }
   if (start != std::string_view("PK\x03\x04", 4)) {
     fail_kind(path, "it is not a zip archive as torch.save writes it");
+  }
+}
+
+bool is_torchscript(const std::filesystem::path& path) {
+  try {
+    return PyTorchStreamReader(path.string()).hasRecord("constants.pkl");
+  } catch (const std::exception&) {
+    return false;
   }
 }
 

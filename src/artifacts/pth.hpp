@@ -28,6 +28,9 @@ c10::IValue read_pth(const std::filesystem::path& path, Tensors tensors = Tensor
 // Throws Error(Checkpoint) unless the path is a file of the zip kind that LibTorch writes.
 void require_torch_file(const std::filesystem::path& path);
 
+// Whether it is a TorchScript program, by its content; false for what cannot be read.
+bool is_torchscript(const std::filesystem::path& path);
+
 // The first line of what an exception of LibTorch says, without its place in LibTorch's sources.
 std::string reason_of(const std::exception& error);
 

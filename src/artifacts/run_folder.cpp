@@ -449,7 +449,8 @@ void RunFolder::write_metrics(const MetricsRow& row) {
 
 fs::path RunFolder::save(const std::string& file, const TrainState& state) {
   const fs::path target = checkpoint_folder() / file;
-  if (!saved_file_.empty() && same_state(saved_state_, state)) {
+  std::error_code code;
+  if (fs::exists(saved_file_, code) && same_state(saved_state_, state)) {
     if (target != saved_file_) {
       link_atomically(saved_file_, target);
     }

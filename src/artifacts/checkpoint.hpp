@@ -3,6 +3,7 @@
 
 #include <torch/types.h>
 
+#include <compare>
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -29,8 +30,8 @@ struct TrainState {
   std::int64_t epoch_samples = 0;
   double epoch_seconds = 0;
 
-  double best_metric = -1;  // validation top-1 as a fraction; -1: none yet
-  std::int64_t best_epoch = -1;
+  double best_metric = -1;       // validation top-1 as a fraction; -1: none yet
+  std::int64_t best_epoch = -1;  // number of epochs done when it was measured
 
   std::string config_json;
   std::vector<std::string> classes;
@@ -39,8 +40,19 @@ struct TrainState {
   std::map<std::string, std::string> skipped_images;  // path -> reason
 };
 
-// Throws Error(Checkpoint), naming the file and what is wrong with it.
+// The file is a plain dict (see artifacts/pth.hpp): in Python,
+//   model.load_state_dict(torch.load(file, weights_only=True)["model"])
+// All three throw Error(Checkpoint), naming the file and what is wrong with it.
 void save_checkpoint(const std::filesystem::path& path, const TrainState& state);
 TrainState load_checkpoint(const std::filesystem::path& path);
+
+// How far a checkpoint is, without reading its tensors (which are then not checked either).
+struct Progress {
+  std::int64_t step = 0;
+  std::int64_t epoch = 0;
+  std::int64_t position = 0;
+  auto operator<=>(const Progress&) const = default;
+};
+Progress read_progress(const std::filesystem::path& path);
 
 }  // namespace orchard::artifacts

@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -28,7 +29,7 @@ using MetricsRow = std::vector<std::pair<std::string, double>>;
 
 class RunFolder {
  public:
-  // Makes `dir/name`, or `dir/name-2`, ... when that is taken, and locks it.
+  // Makes `dir/name`, or when that is taken `dir/name-N` with the next number, and locks it.
   static RunFolder create(const std::filesystem::path& dir, const std::string& name);
   // Opens and locks an existing one. Throws Error(Checkpoint) when it is not a run folder, or when
   // another program holds it.
@@ -54,6 +55,7 @@ class RunFolder {
   // it and all later ones (the run was resumed from before them).
   void write_metrics(const MetricsRow& row);
 
+  // A state of one step saved under several names is written once (see link_atomically).
   std::filesystem::path save_last(const TrainState& state);
   std::filesystem::path save_best(const TrainState& state);
   // checkpoints/epoch_NNNN.pth, then removes all but the newest `keep` of these. Only files that
@@ -61,11 +63,21 @@ class RunFolder {
   void save_epoch(const TrainState& state, std::int64_t keep);
 
  private:
-  RunFolder(std::filesystem::path path, int lock);
+  explicit RunFolder(std::filesystem::path path);  // locks
+
+  std::filesystem::path save(const std::string& file, const TrainState& state);
 
   std::filesystem::path path_;
   int lock_ = -1;
+
+  // The file written last and the state in it, without the model's and the optimizer's tensors: the
+  // same state under another name is a second name of that file.
+  std::filesystem::path saved_file_;
+  TrainState saved_state_;
 };
+
+// The best checkpoint of a run folder, else the last. Throws Error(Checkpoint) when there is none.
+std::filesystem::path find_best(const std::filesystem::path& run_folder);
 
 // What `--resume WHERE` means: a checkpoint file as it is; a run folder's newest good checkpoint (a
 // damaged one is passed over with a warning and the one before it is taken).

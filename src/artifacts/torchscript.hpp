@@ -14,6 +14,7 @@ struct ExportCheck {
   double max_abs_difference;  // of the logits, against the model it was made from
 };
 
+// `model` is on the CPU; it is left as it was, training mode and all. Class names must be UTF-8.
 // Writes `path` atomically, reads it back and compares its logits with the model's on `images`
 // (normalised float32 NCHW on the CPU, at least 7) at batch 1, 3 and 7. Throws Error(Checkpoint)
 // and leaves no file when they differ by more than 1e-5 of the largest logit.
@@ -21,6 +22,7 @@ std::vector<ExportCheck> export_torchscript(models::ImageModel& model, const Mod
                                             const torch::Tensor& images,
                                             const std::filesystem::path& path);
 
+// Throws Error(Checkpoint), also for a TorchScript file that has no card of ours.
 InferenceModel load_torchscript(const std::filesystem::path& path, torch::Device device);
 
 }  // namespace orchard::artifacts

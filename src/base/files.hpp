@@ -24,6 +24,11 @@ class AtomicFile {
   // fails. The first failure (a full disk, say) is kept for commit().
   void write(const void* data, std::size_t num_bytes) noexcept;
 
+  // Throws what commit() would throw for the writes so far. Afterwards all of them can be read back
+  // from temporary(): to check a file before it takes its place.
+  void check();
+  const std::filesystem::path& temporary() const { return temporary_; }
+
   // Makes the file durable and visible. Throws Error(Checkpoint), naming the target and the reason,
   // if anything failed since construction; the old file is then still whole and the temporary one
   // gone.
@@ -39,6 +44,11 @@ class AtomicFile {
 };
 
 void write_atomically(const std::filesystem::path& target, std::string_view content);
+
+// Gives the finished file `source` the second name `target`, atomically: by a hard link, or by a
+// copy where the file system has none. Both are in one folder and must only ever be replaced, never
+// changed in place. Throws Error(Checkpoint).
+void link_atomically(const std::filesystem::path& source, const std::filesystem::path& target);
 
 // The whole file. Throws Error(Data) naming the path and the reason.
 std::string read_file(const std::filesystem::path& path);

@@ -27,14 +27,16 @@ if(NOT PACKAGE_VERSION_COMPATIBLE)
 endif()
 set(Torch_VERSION "${PACKAGE_VERSION} with CUDA")
 
-# CUDA's headers: beside the wheel (setup adds the package of crt/), or in an installed toolkit.
+# CUDA's headers: beside the wheel (setup adds the packages of crt/ and nv/), or in an installed toolkit.
 file(GLOB wheel_includes "${torch_root}/../nvidia/*/include")
 find_path(ORCHARD_CUDA_INCLUDE_DIR crt/host_defines.h
   HINTS ${wheel_includes} ENV CUDA_HOME ENV CUDA_PATH /usr/local/cuda /opt/cuda
   PATH_SUFFIXES include)
-if(NOT ORCHARD_CUDA_INCLUDE_DIR)
+find_path(ORCHARD_CUDA_CCCL_INCLUDE_DIR nv/target
+  HINTS ${ORCHARD_CUDA_INCLUDE_DIR} ${wheel_includes} PATH_SUFFIXES cccl)
+if(NOT ORCHARD_CUDA_INCLUDE_DIR OR NOT ORCHARD_CUDA_CCCL_INCLUDE_DIR)
   message(FATAL_ERROR
-    "LibTorch in ${torch_root} has CUDA, but CUDA's headers (crt/host_defines.h) are not found. "
+    "LibTorch in ${torch_root} has CUDA, but CUDA's headers (crt/host_defines.h, nv/target) are not found. "
     "Run scripts/setup, set CUDA_HOME to a CUDA toolkit, or take a LibTorch without CUDA.")
 endif()
 
@@ -45,7 +47,7 @@ endforeach()
 add_library(torch INTERFACE IMPORTED)
 target_include_directories(torch SYSTEM INTERFACE
   "${torch_root}/include" "${torch_root}/include/torch/csrc/api/include"
-  "${ORCHARD_CUDA_INCLUDE_DIR}" ${wheel_includes})
+  "${ORCHARD_CUDA_INCLUDE_DIR}" "${ORCHARD_CUDA_CCCL_INCLUDE_DIR}" ${wheel_includes})
 # No symbol of ours refers to libtorch_cuda: without the flag some linkers drop it, and CUDA with it.
 target_link_libraries(torch INTERFACE torch_cpu torch_cuda c10 c10_cuda
   "-Wl,--no-as-needed,${torch_root}/lib/libtorch_cuda.so,--as-needed")

@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-enum class Shape { Circle, Square, Triangle };
+enum class Shape { Circle, Cross, Triangle };
 enum class Texture { Dots, Stripes };
 
 struct Class {
@@ -34,8 +34,8 @@ struct Class {
 constexpr std::array<Class, 6> kClasses = {
     {{"circle_dots", Shape::Circle, Texture::Dots},
      {"circle_stripes", Shape::Circle, Texture::Stripes},
-     {"square_dots", Shape::Square, Texture::Dots},
-     {"square_stripes", Shape::Square, Texture::Stripes},
+     {"cross_dots", Shape::Cross, Texture::Dots},
+     {"cross_stripes", Shape::Cross, Texture::Stripes},
      {"triangle_dots", Shape::Triangle, Texture::Dots},
      {"triangle_stripes", Shape::Triangle, Texture::Stripes}}};
 
@@ -48,11 +48,17 @@ cv::Scalar random_color(Philox& draws, double low, double high) {
   return {draws.uniform(low, high), draws.uniform(low, high), draws.uniform(low, high)};
 }
 
-// Hues are free; the brightness ranks are fixed (a dark shape with a lighter texture on a light ground),
-// so that a small network finds the shape in about a minute of training.
-cv::Scalar ground_color(Philox& draws) { return random_color(draws, 160, 245); }
-cv::Scalar shape_color(Philox& draws) { return random_color(draws, 5, 85); }
-cv::Scalar texture_color(Philox& draws) { return random_color(draws, 110, 200); }
+// Hues are free; the brightness ranks are fixed (a dark shape with a lighter texture on a light
+// ground), so that a small network finds the shape in about a minute of training.
+cv::Scalar ground_color(Philox& draws) {
+  return random_color(draws, 160, 245);
+}
+cv::Scalar shape_color(Philox& draws) {
+  return random_color(draws, 5, 85);
+}
+cv::Scalar texture_color(Philox& draws) {
+  return random_color(draws, 110, 200);
+}
 
 cv::Point2d at_angle(const cv::Point2d& center, double radius, double angle) {
   return {center.x + radius * std::cos(angle), center.y + radius * std::sin(angle)};
@@ -66,13 +72,30 @@ cv::Mat shape_mask(Shape shape, cv::Size size, const cv::Point2d& center, double
     cv::circle(mask, center, static_cast<int>(radius), cv::Scalar(255), cv::FILLED);
     return mask;
   }
-  const int corners = shape == Shape::Square ? 4 : 3;
-  const double reach = radius * (shape == Shape::Square ? 1.25 : 1.5);
   std::vector<cv::Point> points;
-  for (int i = 0; i < corners; ++i) {
-    points.emplace_back(at_angle(center, reach, angle + 2 * std::numbers::pi * i / corners));
+  if (shape == Shape::Cross) {
+    constexpr std::array<std::array<double, 2>, 12> kCorners = {{{1, 3},
+                                                                 {1, 1},
+                                                                 {3, 1},
+                                                                 {3, -1},
+                                                                 {1, -1},
+                                                                 {1, -3},
+                                                                 {-1, -3},
+                                                                 {-1, -1},
+                                                                 {-3, -1},
+                                                                 {-3, 1},
+                                                                 {-1, 1},
+                                                                 {-1, 3}}};
+    for (const auto& [x, y] : kCorners) {
+      points.emplace_back(
+          at_angle(center, 0.4 * radius * std::hypot(x, y), angle + std::atan2(y, x)));
+    }
+  } else {
+    for (int i = 0; i < 3; ++i) {
+      points.emplace_back(at_angle(center, 1.45 * radius, angle + 2 * std::numbers::pi * i / 3));
+    }
   }
-  cv::fillConvexPoly(mask, points, cv::Scalar(255));
+  cv::fillPoly(mask, std::vector<std::vector<cv::Point>>{points}, cv::Scalar(255));
   return mask;
 }
 
@@ -118,7 +141,7 @@ void paint_background(cv::Mat& canvas, Philox& draws, const cv::Scalar& color) {
 }
 
 void add_noise(cv::Mat& image, Philox& draws) {
-  const double deviation = draws.uniform(2, 8);
+  const double deviation = draws.uniform(1, 6);
   for (int y = 0; y < image.rows; ++y) {
     auto* row = image.ptr<std::uint8_t>(y);
     for (int x = 0; x < image.cols * 3; ++x) {
@@ -138,14 +161,14 @@ std::vector<std::uint8_t> draw(const Class& drawn, Philox draws) {
   const cv::Scalar background = ground_color(draws);
   paint_background(canvas, draws, background);
 
-  const double radius = draws.uniform(0.28, 0.4) * std::min(canvas.cols, canvas.rows);
+  const double radius = draws.uniform(0.32, 0.42) * std::min(canvas.cols, canvas.rows);
   const double margin = radius;
   const cv::Point2d center(draws.uniform(margin, canvas.cols - margin),
                            draws.uniform(margin, canvas.rows - margin));
   const cv::Mat shape = shape_mask(drawn.shape, canvas.size(), center, radius,
                                    draws.uniform(0, 2 * std::numbers::pi));
   const cv::Mat texture =
-      texture_mask(drawn.texture, canvas.size(), radius * draws.uniform(0.5, 0.75),
+      texture_mask(drawn.texture, canvas.size(), radius * draws.uniform(0.6, 0.8),
                    draws.uniform(0, std::numbers::pi), draws.uniform(0, 1));
   canvas.setTo(shape_color(draws), shape);
   canvas.setTo(texture_color(draws), shape & texture);

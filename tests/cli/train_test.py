@@ -104,8 +104,8 @@ class Faults(CliTest):
     def test_bad_images_are_skipped_counted_and_listed(self):
         sample = self.own_sample()
         (sample / "train/circle_dots/zz_empty.jpg").write_bytes(b"")
-        whole = sorted((sample / "train/square_dots").iterdir())[0].read_bytes()
-        (sample / "train/square_dots/zz_half.jpg").write_bytes(whole[: len(whole) // 2])
+        whole = sorted((sample / "train/cross_dots").iterdir())[0].read_bytes()
+        (sample / "train/cross_dots/zz_half.jpg").write_bytes(whole[: len(whole) // 2])
         (sample / "val/circle_dots/zz_text.jpg").write_text("hello")
         self.write_config({"data": {"max_bad_fraction": 0.2}, "train": {"epochs": 1}})
         done = self.run_orchard("train", "--config", "tiny.json")

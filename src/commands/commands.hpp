@@ -51,8 +51,8 @@ int export_model(const ExportArgs& args);
 
 struct MakeSampleArgs {
   std::string root;
-  std::int64_t train_per_class = 120;
-  std::int64_t val_per_class = 30;
+  std::int64_t train_per_class = 140;
+  std::int64_t val_per_class = 25;
   std::int64_t seed = 1;
 };
 int make_sample(const MakeSampleArgs& args);

@@ -11,8 +11,8 @@ namespace orchard::data {
 
 struct SampleSetOptions {
   std::filesystem::path root;
-  std::int64_t train_per_class = 120;
-  std::int64_t val_per_class = 30;
+  std::int64_t train_per_class = 140;
+  std::int64_t val_per_class = 25;
   std::uint64_t seed = 1;
 };
 

@@ -20,7 +20,8 @@ torch::nn::Conv2d conv(std::int64_t in, std::int64_t out, std::int64_t kernel, s
 
 void initialise(torch::nn::Module& model, std::uint64_t seed, double linear_std) {
   const torch::NoGradGuard no_grad;
-  auto generator = at::detail::createCPUGenerator(seed);
+  // The generator takes 32 bits of its seed; the others must count too.
+  auto generator = at::detail::createCPUGenerator(seed ^ seed >> 32U);
   for (const auto& module : model.modules(/*include_self=*/false)) {
     if (auto* convolution = module->as<torch::nn::Conv2d>()) {
       auto& weight = convolution->weight;

@@ -34,6 +34,9 @@ std::vector<std::string> model_names() {
 }
 
 std::shared_ptr<ImageModel> make_model(const ModelOptions& options) {
+  if (options.num_classes < 1) {
+    throw std::invalid_argument(str("a model needs at least one class, not ", options.num_classes));
+  }
   for (const auto& row : kModels) {
     if (options.name == row.name) {
       const KeepGlobalGenerator keep;

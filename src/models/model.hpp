@@ -30,7 +30,7 @@ struct ModelOptions {
 };
 
 // On the CPU, in training mode. Throws std::invalid_argument for an unknown name, listing the known
-// ones and the nearest.
+// ones and the nearest, and for less than one class.
 std::shared_ptr<ImageModel> make_model(const ModelOptions& options);
 
 std::vector<std::string> model_names();  // in the order of the table

@@ -113,7 +113,7 @@ class ResNet : public ImageModel {
 
   torch::Tensor forward(torch::Tensor images) override {
     auto x = bn1_(conv1_(images)).relu_();
-    x = torch::max_pool2d(x, {3, 3}, {2, 2}, {1, 1});
+    x = torch::max_pool2d(x, {3, 3}, {2, 2}, {1, 1}, {1, 1});
     for (auto& layer : layers_) {
       x = layer->forward(x);
     }

@@ -14,25 +14,34 @@ double peak_learning_rate(const config::OptimizerConfig& optimizer, std::int64_t
 
 double learning_rate(const config::ScheduleConfig& schedule, double peak_lr, std::int64_t step,
                      std::int64_t steps_per_epoch, std::int64_t total_steps) {
-  const auto at = static_cast<double>(step);
-  const double warmup_steps =
-      std::round(schedule.warmup_epochs * static_cast<double>(steps_per_epoch));
-  if (at < warmup_steps) {
+  // Whole steps, so that 0.1 epochs of 30 steps are 3 and not a little less. More than any run has
+  // is "never".
+  const auto steps_of = [steps_per_epoch](double epochs) {
+    constexpr double kNever = 1e15;
+    return static_cast<std::int64_t>(
+        std::llround(std::min(kNever, epochs * static_cast<double>(steps_per_epoch))));
+  };
+  const std::int64_t warmup_steps = steps_of(schedule.warmup_epochs);
+  if (step < warmup_steps) {
     const double start = schedule.warmup_start_factor;
-    return peak_lr * (start + (1.0 - start) * at / warmup_steps);
+    const double t = static_cast<double>(step) / static_cast<double>(warmup_steps);
+    return peak_lr * (start + (1.0 - start) * t);
   }
   switch (schedule.name) {
     case config::ScheduleName::Constant:
       return peak_lr;
     case config::ScheduleName::Cosine: {
-      const double decay_steps = std::max(1.0, static_cast<double>(total_steps) - warmup_steps);
-      const double t = std::clamp((at - warmup_steps) / decay_steps, 0.0, 1.0);
+      const auto decay_steps = std::max<std::int64_t>(1, total_steps - warmup_steps);
+      const double t = std::min(
+          1.0, static_cast<double>(step - warmup_steps) / static_cast<double>(decay_steps));
+      // cos^2(x / 2) is (1 + cos x) / 2 without the cancellation near the end.
+      const double root = std::cos(std::numbers::pi / 2 * t);
       const double low = std::min(schedule.min_lr, peak_lr);
-      return low + (peak_lr - low) * (1.0 + std::cos(std::numbers::pi * t)) / 2.0;
+      return low + (peak_lr - low) * root * root;
     }
     case config::ScheduleName::Step: {
-      const double epoch = at / static_cast<double>(steps_per_epoch);
-      return peak_lr * std::pow(schedule.step_gamma, std::floor(epoch / schedule.step_epochs));
+      const auto steps_between = std::max<std::int64_t>(1, steps_of(schedule.step_epochs));
+      return peak_lr * std::pow(schedule.step_gamma, static_cast<double>(step / steps_between));
     }
   }
   return peak_lr;

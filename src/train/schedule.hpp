@@ -14,13 +14,19 @@ double peak_learning_rate(const config::OptimizerConfig& optimizer, std::int64_t
 
 // The learning rate of optimizer step `step` (from 0) of a run of `total_steps`.
 //
-// Warm-up: linear from warmup_start_factor * peak at step 0 to peak at step W = warmup_epochs *
-// steps_per_epoch, rounded (torch's LinearLR stepped per iteration).
-// constant: peak from then on.
-// cosine: min_lr + (peak - min_lr) * (1 + cos(pi * t)) / 2 with t = (step - W) / (total_steps - W)
-// (torch's CosineAnnealingLR with T_max = total_steps - W): min_lr would be reached at step
-// total_steps, one after the last. step: peak * step_gamma ^ floor(epoch / step_epochs), epochs
-// counted from the start of the training (torch's StepLR stepped per epoch).
+// Warm-up: linear from warmup_start_factor * peak at step 0 to peak at step W, where W is
+// warmup_epochs * steps_per_epoch, rounded (torch's LinearLR, stepped per iteration). Then:
+//
+// - constant: peak.
+// - cosine: min_lr + (peak - min_lr) * (1 + cos(pi * t)) / 2 with t = (step - W) / (total_steps -
+// W)
+//   (torch's CosineAnnealingLR with T_max = total_steps - W). Step W has peak. min_lr would come at
+//   step total_steps, one after the last: as in torch, the last step still learns. A min_lr above
+//   peak counts as peak.
+// - step: peak * step_gamma ^ n at step n * S and the S - 1 after it, where S is step_epochs *
+//   steps_per_epoch, rounded (torch's StepLR). Counted from the start of the training, warm-up
+//   included, as Goyal et al. do; torchvision's script counts from the end of the warm-up. The
+//   warm-up itself leads to the undiminished peak.
 double learning_rate(const config::ScheduleConfig& schedule, double peak_lr, std::int64_t step,
                      std::int64_t steps_per_epoch, std::int64_t total_steps);
 

@@ -137,6 +137,7 @@ template <class Action>
 int in_child(Action action) {
   const pid_t child = ::fork();
   if (child == 0) {
+    at::set_num_threads(1);  // OpenMP's threads are not there after a fork
     ::_exit(action());
   }
   int status = 0;

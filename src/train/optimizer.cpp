@@ -19,8 +19,8 @@ bool has_fused_kernel(torch::DeviceType type) {
 }
 
 // The fused kernels walk raw memory (CPU) or refuse other strides (CUDA), so a gradient must lie
-// exactly as its weight does. Strides of dimensions of size 1 carry no meaning yet differ often (1x1
-// convolutions in channels_last): those are renamed without a copy.
+// exactly as its weight does. Strides of dimensions of size 1 carry no meaning yet differ often
+// (1x1 convolutions in channels_last): those are renamed without a copy.
 torch::Tensor laid_out_like(const torch::Tensor& tensor, const torch::Tensor& weight) {
   if (tensor.strides() == weight.strides()) {
     return tensor;
@@ -75,12 +75,11 @@ Optimizer::Optimizer(const config::OptimizerConfig& config, const torch::nn::Mod
     const bool decays = config.decay_norm_and_bias || item.value().dim() > 1;
     fused_ &= has_fused_kernel(item.value().device().type());
     (decays ? decayed : spared)
-        .parameters.push_back(
-            {.name = item.key(),
-             .value = item.value(),
-             .momentum_buffer = config.momentum == 0
-                                    ? torch::Tensor()
-                                    : torch::zeros_like(item.value().detach())});
+        .parameters.push_back({.name = item.key(),
+                               .value = item.value(),
+                               .momentum_buffer = config.momentum == 0
+                                                      ? torch::Tensor()
+                                                      : torch::zeros_like(item.value().detach())});
   }
   groups_ = {std::move(decayed), std::move(spared)};
 }
@@ -173,9 +172,9 @@ void Optimizer::load_state(const State& state) {
     }
   }
   std::vector<std::string> problems;
-  for (const auto& [what, names] : {std::pair{"missing: ", &missing},
-                                    std::pair{"unexpected: ", &unexpected},
-                                    std::pair{"of another shape or type: ", &misfits}}) {
+  for (const auto& [what, names] :
+       {std::pair{"missing: ", &missing}, std::pair{"unexpected: ", &unexpected},
+        std::pair{"of another shape or type: ", &misfits}}) {
     if (!names->empty()) {
       problems.push_back(what + names_text(*names));
     }

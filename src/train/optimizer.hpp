@@ -29,13 +29,13 @@ class Optimizer {
   void step(double lr);
   void zero_grad();  // gradients become undefined
 
-  // {"conv1.weight": {"momentum_buffer": tensor}, ...}, with an entry for every parameter, stepped or
-  // not; empty without momentum. Shares memory with the optimizer: clone what must not change.
+  // {"conv1.weight": {"momentum_buffer": tensor}, ...}, with an entry for every parameter, stepped
+  // or not; empty without momentum. Shares memory with the optimizer: clone what must not change.
   State state() const;
 
-  // Copies the state() of an optimizer of the same parameters, bit for bit, onto their device. Throws
-  // std::invalid_argument naming what is missing, unexpected or of another shape or type; then
-  // nothing has changed.
+  // Copies the state() of an optimizer of the same parameters, bit for bit, onto their device.
+  // Throws std::invalid_argument naming what is missing, unexpected or of another shape or type;
+  // then nothing has changed.
   void load_state(const State& state);
 
  private:

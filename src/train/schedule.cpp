@@ -14,8 +14,8 @@ double peak_learning_rate(const config::OptimizerConfig& optimizer, std::int64_t
 
 double learning_rate(const config::ScheduleConfig& schedule, double peak_lr, std::int64_t step,
                      std::int64_t steps_per_epoch, std::int64_t total_steps) {
-  // Whole steps, so that 0.1 epochs of 30 steps are 3 and not a little less. More than any run has is
-  // "never".
+  // Whole steps, so that 0.1 epochs of 30 steps are 3 and not a little less. More than any run has
+  // is "never".
   const auto steps_of = [steps_per_epoch](double epochs) {
     constexpr double kNever = 1e15;
     return static_cast<std::int64_t>(
@@ -32,8 +32,8 @@ double learning_rate(const config::ScheduleConfig& schedule, double peak_lr, std
       return peak_lr;
     case config::ScheduleName::Cosine: {
       const auto decay_steps = std::max<std::int64_t>(1, total_steps - warmup_steps);
-      const double t =
-          std::min(1.0, static_cast<double>(step - warmup_steps) / static_cast<double>(decay_steps));
+      const double t = std::min(
+          1.0, static_cast<double>(step - warmup_steps) / static_cast<double>(decay_steps));
       // cos^2(x / 2) is (1 + cos x) / 2 without the cancellation near the end.
       const double root = std::cos(std::numbers::pi / 2 * t);
       const double low = std::min(schedule.min_lr, peak_lr);

@@ -18,7 +18,8 @@ double peak_learning_rate(const config::OptimizerConfig& optimizer, std::int64_t
 // warmup_epochs * steps_per_epoch, rounded (torch's LinearLR, stepped per iteration). Then:
 //
 // - constant: peak.
-// - cosine: min_lr + (peak - min_lr) * (1 + cos(pi * t)) / 2 with t = (step - W) / (total_steps - W)
+// - cosine: min_lr + (peak - min_lr) * (1 + cos(pi * t)) / 2 with t = (step - W) / (total_steps -
+// W)
 //   (torch's CosineAnnealingLR with T_max = total_steps - W). Step W has peak. min_lr would come at
 //   step total_steps, one after the last: as in torch, the last step still learns. A min_lr above
 //   peak counts as peak.

@@ -1,14 +1,15 @@
 // What models_parity.py compares with torchvision and torch.optim: runs our models, optimizer and
 // schedule on inputs that Python wrote, and writes the results for it to read.
 //
-//   model_probe describe NAME CLASSES WIDTH_MULT          parameters and buffers in order, on stdout
-//   model_probe weights FOLDER KEY=VALUE...               new weights -> FOLDER
-//   model_probe schedule KEY=VALUE...                     one learning rate a line, on stdout
-//   model_probe run FOLDER KEY=VALUE...                   FOLDER/in -> FOLDER/out
-//   model_probe time KEY=VALUE...                         seconds a training step, on stdout
+//   model_probe describe NAME CLASSES WIDTH_MULT          parameters and buffers in order, on
+//   stdout model_probe weights FOLDER KEY=VALUE...               new weights -> FOLDER model_probe
+//   schedule KEY=VALUE...                     one learning rate a line, on stdout model_probe run
+//   FOLDER KEY=VALUE...                   FOLDER/in -> FOLDER/out model_probe time KEY=VALUE...
+//   seconds a training step, on stdout model_probe version                                   of
+//   LibTorch
 //
-// A folder of tensors holds index.tsv (name, float32 or int64, shape with commas, offset in bytes) and
-// data.bin.
+// A folder of tensors holds index.tsv (name, float32 or int64, shape with commas, offset in bytes)
+// and data.bin.
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -113,7 +114,8 @@ void write_folder(const std::filesystem::path& folder, const Tensors& tensors) {
   std::int64_t offset = 0;
   for (const auto& [name, value] : tensors) {
     const auto tensor = value.detach().contiguous();
-    index << name << '\t' << type_text(tensor) << '\t' << shape_text(tensor) << '\t' << offset << '\n';
+    index << name << '\t' << type_text(tensor) << '\t' << shape_text(tensor) << '\t' << offset
+          << '\n';
     const auto num_bytes = static_cast<std::int64_t>(tensor.nbytes());
     data.write(static_cast<const char*>(tensor.const_data_ptr()), num_bytes);
     offset += num_bytes;
@@ -212,7 +214,8 @@ void schedule(Options& options) {
   }
 }
 
-// Evaluation logits, then `steps` training steps on one batch; what the first step saw is written too.
+// Evaluation logits, then `steps` training steps on one batch; what the first step saw is written
+// too.
 void run(const std::filesystem::path& folder, Options& options) {
   auto inputs = read_folder(folder / "in");
   const auto images = inputs.extract("images").mapped();
@@ -236,8 +239,8 @@ void run(const std::filesystem::path& folder, Options& options) {
     model->train();
   }
   for (std::int64_t step = 0; step < steps; ++step) {
-    const auto loss = torch::cross_entropy_loss(model->forward(images.contiguous(format)), labels, {},
-                                                at::Reduction::Mean, -100, smoothing);
+    const auto loss = torch::cross_entropy_loss(model->forward(images.contiguous(format)), labels,
+                                                {}, at::Reduction::Mean, -100, smoothing);
     loss.backward();
     results["loss." + std::to_string(step)] = loss.detach();
     if (step == 0) {
@@ -294,6 +297,8 @@ int main(int argc, char** argv) {
     const std::string verb = argc > 1 ? argv[1] : "";
     if (verb == "describe" && argc == 5) {
       describe(argv[2], std::stoll(argv[3]), std::stod(argv[4]));
+    } else if (verb == "version") {
+      std::cout << TORCH_VERSION << '\n';
     } else if (verb == "weights" && argc > 2) {
       Options options(argc, argv, 3);
       weights(argv[2], options);
@@ -307,7 +312,7 @@ int main(int argc, char** argv) {
       Options options(argc, argv, 2);
       time_steps(options);
     } else {
-      std::cerr << "describe, weights, schedule, run or time\n";
+      std::cerr << "describe, weights, schedule, run, time or version\n";
       return 2;
     }
   } catch (const std::exception& e) {

@@ -18,9 +18,8 @@ TEST_CASE("the peak is lr, or lr scaled by the batch size") {
 }
 
 TEST_CASE("warm-up rises by equal steps and reaches the peak at its last step") {
-  const ScheduleConfig schedule{.name = ScheduleName::Constant,
-                                .warmup_epochs = 2,
-                                .warmup_start_factor = 0.25};
+  const ScheduleConfig schedule{
+      .name = ScheduleName::Constant, .warmup_epochs = 2, .warmup_start_factor = 0.25};
   const auto lr = [&](std::int64_t step) { return learning_rate(schedule, 0.8, step, 5, 100); };
   CHECK(lr(0) == doctest::Approx(0.2));
   CHECK(lr(1) == doctest::Approx(0.26));
@@ -31,9 +30,8 @@ TEST_CASE("warm-up rises by equal steps and reaches the peak at its last step") 
 }
 
 TEST_CASE("a warm-up of a part of an epoch is rounded to whole steps") {
-  ScheduleConfig schedule{.name = ScheduleName::Constant,
-                          .warmup_epochs = 0.1,
-                          .warmup_start_factor = 0};
+  ScheduleConfig schedule{
+      .name = ScheduleName::Constant, .warmup_epochs = 0.1, .warmup_start_factor = 0};
   CHECK(learning_rate(schedule, 1, 2, 30, 300) == doctest::Approx(2.0 / 3));
   CHECK(learning_rate(schedule, 1, 3, 30, 300) == 1);
   schedule.warmup_epochs = 0.01;  // no step at all
@@ -41,10 +39,8 @@ TEST_CASE("a warm-up of a part of an epoch is rounded to whole steps") {
 }
 
 TEST_CASE("cosine starts at the peak, is halfway in the middle and would end at min_lr") {
-  const ScheduleConfig schedule{.name = ScheduleName::Cosine,
-                                .warmup_epochs = 1,
-                                .warmup_start_factor = 0.01,
-                                .min_lr = 0.1};
+  const ScheduleConfig schedule{
+      .name = ScheduleName::Cosine, .warmup_epochs = 1, .warmup_start_factor = 0.01, .min_lr = 0.1};
   const auto lr = [&](std::int64_t step) { return learning_rate(schedule, 0.9, step, 10, 50); };
   CHECK(lr(0) == doctest::Approx(0.009));
   CHECK(lr(10) == 0.9);

@@ -32,6 +32,18 @@ std::shared_ptr<models::ImageModel> trained(const std::string& name) {
   return model;
 }
 
+// On images this small two threads mostly wait for each other.
+class OneThread {
+ public:
+  OneThread() { torch::set_num_threads(1); }
+  ~OneThread() { torch::set_num_threads(before_); }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+
+ private:
+  int before_ = torch::get_num_threads();
+};
+
 double relative_difference(const torch::Tensor& got, const torch::Tensor& expected) {
   return (got - expected).abs().max().item<double>() / expected.abs().max().item<double>();
 }
@@ -152,6 +164,7 @@ TEST_CASE("zero_init_residual makes every residual block start as its shortcut")
 }
 
 TEST_CASE("an image has the same logits in a batch of any size and in both memory orders") {
+  const OneThread one_thread;
   const torch::NoGradGuard no_grad;
   for (const auto& name : models::model_names()) {
     CAPTURE(name);
@@ -178,18 +191,22 @@ TEST_CASE("an image has the same logits in a batch of any size and in both memor
   }
 }
 
+// In float64: in float32 the order of sums differs, and one ReLU near 0 that flips in a late layer
+// of ResNet-50 moves all gradients by some percent.
 TEST_CASE("training in channels_last gives the loss and gradients of contiguous") {
+  const OneThread one_thread;
   for (const std::string name : {"resnet18", "resnet50", "mobilenet_v2"}) {
     CAPTURE(name);
     const auto gradients = [&name](torch::MemoryFormat format) {
       const auto model = make_model({.name = name, .num_classes = 11, .dropout = 0, .seed = 3});
+      model->to(torch::kFloat64);
       for (auto& parameter : model->parameters()) {
         if (parameter.dim() == 4) {
           parameter.set_data(parameter.contiguous(format));
         }
       }
       torch::manual_seed(9);
-      const auto images = torch::randn({8, 3, 64, 64}).contiguous(format);
+      const auto images = torch::randn({8, 3, 64, 64}, torch::kFloat64).contiguous(format);
       const auto labels = torch::randint(11, {8}, torch::kInt64);
       const auto loss = torch::cross_entropy_loss(model->forward(images), labels);
       loss.backward();
@@ -209,8 +226,7 @@ TEST_CASE("training in channels_last gives the loss and gradients of contiguous"
       CAPTURE(key);
       // A norm's bias that the next norm takes away again has no gradient but rounding.
       const double scale = std::max(value.norm().item<double>(), 1e-3 * largest);
-      // float32 rounding, grown by batch norms over few values; ReLUs near 0 flip.
-      CHECK((got.at(key) - value).norm().item<double>() / scale < 2e-2);
+      CHECK((got.at(key) - value).norm().item<double>() / scale < 1e-8);
     }
   }
 }
@@ -241,6 +257,7 @@ TEST_CASE("a training forward moves the running statistics and counts the batch"
 }
 
 TEST_CASE("a traced model holds no size and only lists of two") {
+  const OneThread one_thread;
   for (const std::string name : {"resnet18", "resnet50", "mobilenet_v2"}) {
     CAPTURE(name);
     const auto model = trained(name);

@@ -5,7 +5,8 @@
 //   stdout model_probe weights FOLDER KEY=VALUE...               new weights -> FOLDER model_probe
 //   schedule KEY=VALUE...                     one learning rate a line, on stdout model_probe run
 //   FOLDER KEY=VALUE...                   FOLDER/in -> FOLDER/out model_probe time KEY=VALUE...
-//   seconds a training step, on stdout
+//   seconds a training step, on stdout model_probe version                                   of
+//   LibTorch
 //
 // A folder of tensors holds index.tsv (name, float32 or int64, shape with commas, offset in bytes)
 // and data.bin.
@@ -296,6 +297,8 @@ int main(int argc, char** argv) {
     const std::string verb = argc > 1 ? argv[1] : "";
     if (verb == "describe" && argc == 5) {
       describe(argv[2], std::stoll(argv[3]), std::stod(argv[4]));
+    } else if (verb == "version") {
+      std::cout << TORCH_VERSION << '\n';
     } else if (verb == "weights" && argc > 2) {
       Options options(argc, argv, 3);
       weights(argv[2], options);
@@ -309,7 +312,7 @@ int main(int argc, char** argv) {
       Options options(argc, argv, 2);
       time_steps(options);
     } else {
-      std::cerr << "describe, weights, schedule, run or time\n";
+      std::cerr << "describe, weights, schedule, run, time or version\n";
       return 2;
     }
   } catch (const std::exception& e) {

@@ -5,6 +5,7 @@
 #include <torch/csrc/jit/frontend/tracer.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <stdexcept>
@@ -30,6 +31,18 @@ std::shared_ptr<models::ImageModel> trained(const std::string& name) {
   model->eval();
   return model;
 }
+
+// On images this small two threads mostly wait for each other.
+class OneThread {
+ public:
+  OneThread() { torch::set_num_threads(1); }
+  ~OneThread() { torch::set_num_threads(before_); }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+
+ private:
+  int before_ = torch::get_num_threads();
+};
 
 double relative_difference(const torch::Tensor& got, const torch::Tensor& expected) {
   return (got - expected).abs().max().item<double>() / expected.abs().max().item<double>();
@@ -93,7 +106,7 @@ TEST_CASE("the seed alone decides the weights, and the global generator does not
 }
 
 TEST_CASE("weights start by torchvision's laws") {
-  for (const auto& name : models::model_names()) {
+  for (const std::string name : {"resnet18", "resnet50", "mobilenet_v2"}) {
     CAPTURE(name);
     const auto model = make_model({.name = name, .num_classes = 1000, .seed = 1});
     for (const auto& item : model->named_parameters()) {
@@ -124,7 +137,7 @@ TEST_CASE("weights start by torchvision's laws") {
     for (const auto& item : model->named_buffers()) {
       CAPTURE(item.key());
       const bool counts = item.key().ends_with("num_batches_tracked");
-      CHECK(item.value().scalar_type() == (counts ? torch::kInt64 : torch::kFloat32));
+      CHECK((item.value().scalar_type() == (counts ? torch::kInt64 : torch::kFloat32)));
       CHECK((item.value() == (item.key().ends_with("running_var") ? 1 : 0)).all().item<bool>());
     }
   }
@@ -151,14 +164,15 @@ TEST_CASE("zero_init_residual makes every residual block start as its shortcut")
 }
 
 TEST_CASE("an image has the same logits in a batch of any size and in both memory orders") {
+  const OneThread one_thread;
   const torch::NoGradGuard no_grad;
   for (const auto& name : models::model_names()) {
     CAPTURE(name);
     const auto model = trained(name);
     torch::manual_seed(9);
-    const auto images = torch::randn({7, 3, 64, 64});
+    const auto images = torch::randn({7, 3, 32, 32});
     const auto logits = model->forward(images);
-    REQUIRE(logits.sizes() == torch::IntArrayRef({7, 11}));
+    REQUIRE((logits.sizes() == torch::IntArrayRef({7, 11})));
     REQUIRE((logits.std(0) > 0).all().item<bool>());  // the images differ at all
     // Sums in another order: some last bits of float32, grown through up to 150 layers.
     constexpr double kTolerance = 2e-5;
@@ -177,18 +191,22 @@ TEST_CASE("an image has the same logits in a batch of any size and in both memor
   }
 }
 
+// In float64: in float32 the order of sums differs, and one ReLU near 0 that flips in a late layer
+// of ResNet-50 moves all gradients by some percent.
 TEST_CASE("training in channels_last gives the loss and gradients of contiguous") {
+  const OneThread one_thread;
   for (const std::string name : {"resnet18", "resnet50", "mobilenet_v2"}) {
     CAPTURE(name);
     const auto gradients = [&name](torch::MemoryFormat format) {
       const auto model = make_model({.name = name, .num_classes = 11, .dropout = 0, .seed = 3});
+      model->to(torch::kFloat64);
       for (auto& parameter : model->parameters()) {
         if (parameter.dim() == 4) {
           parameter.set_data(parameter.contiguous(format));
         }
       }
       torch::manual_seed(9);
-      const auto images = torch::randn({8, 3, 64, 64}).contiguous(format);
+      const auto images = torch::randn({8, 3, 64, 64}, torch::kFloat64).contiguous(format);
       const auto labels = torch::randint(11, {8}, torch::kInt64);
       const auto loss = torch::cross_entropy_loss(model->forward(images), labels);
       loss.backward();
@@ -200,12 +218,15 @@ TEST_CASE("training in channels_last gives the loss and gradients of contiguous"
     };
     const auto expected = gradients(torch::MemoryFormat::Contiguous);
     const auto got = gradients(torch::MemoryFormat::ChannelsLast);
+    double largest = 0;
+    for (const auto& [key, value] : expected) {
+      largest = std::max(largest, value.norm().item<double>());
+    }
     for (const auto& [key, value] : expected) {
       CAPTURE(key);
-      const double error =
-          (got.at(key) - value).norm().item<double>() / value.norm().item<double>();
-      // float32 rounding, grown by batch norms over few values (ReLUs near 0 flip).
-      CHECK(error < 5e-3);
+      // A norm's bias that the next norm takes away again has no gradient but rounding.
+      const double scale = std::max(value.norm().item<double>(), 1e-3 * largest);
+      CHECK((got.at(key) - value).norm().item<double>() / scale < 1e-8);
     }
   }
 }
@@ -236,7 +257,8 @@ TEST_CASE("a training forward moves the running statistics and counts the batch"
 }
 
 TEST_CASE("a traced model holds no size and only lists of two") {
-  for (const auto& name : models::model_names()) {
+  const OneThread one_thread;
+  for (const std::string name : {"resnet18", "resnet50", "mobilenet_v2"}) {
     CAPTURE(name);
     const auto model = trained(name);
     for (auto& parameter : model->parameters()) {
@@ -244,7 +266,7 @@ TEST_CASE("a traced model holds no size and only lists of two") {
     }
     torch::manual_seed(9);
     const auto traced = torch::jit::tracer::trace(
-        {torch::randn({2, 3, 64, 64})},
+        {torch::randn({2, 3, 32, 32})},
         [&](torch::jit::Stack inputs) -> torch::jit::Stack {
           return {model->forward(inputs.at(0).toTensor())};
         },
@@ -261,7 +283,7 @@ TEST_CASE("a traced model holds no size and only lists of two") {
     const auto unit = std::make_shared<torch::jit::CompilationUnit>();
     auto* function = unit->create_function(c10::QualifiedName("forward"), graph);
     for (const std::int64_t batch : {1, 5}) {
-      for (const std::int64_t side_px : {64, 96}) {
+      for (const std::int64_t side_px : {32, 48}) {
         const auto images = torch::randn({batch, 3, side_px, side_px});
         torch::jit::Stack stack = {images};
         CHECK(relative_difference((*function)(stack).toTensor(), model->forward(images)) < 1e-5);

@@ -61,9 +61,9 @@ TEST_CASE("only regular files are replaced") {
   fs::create_symlink("nowhere", link);
   fs::create_directory(folder / "folder");
   for (const auto& target : {fifo, link, folder / "folder"}) {
-    CHECK_THROWS_WITH_AS(write_atomically(target, "x"),
-                         str("cannot replace '", target.string(), "': it is not a regular file").c_str(),
-                         Error);
+    CHECK_THROWS_WITH_AS(
+        write_atomically(target, "x"),
+        str("cannot replace '", target.string(), "': it is not a regular file").c_str(), Error);
   }
   CHECK(fs::is_fifo(fs::symlink_status(fifo)));
   CHECK(fs::is_symlink(fs::symlink_status(link)));

@@ -24,6 +24,8 @@ void catch_stop_signals() {
   action.sa_flags = SA_RESTART;
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
+  // A file size limit shows as a failed write, which is told, and not as a silent end.
+  std::signal(SIGXFSZ, SIG_IGN);
 }
 
 int stop_signal() noexcept {

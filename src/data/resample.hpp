@@ -1,4 +1,4 @@
-// Antialiased resize that equals Pillow 12's bit for bit (Image.resize with a box), for 8-bit RGB.
+// Antialiased resize that equals Pillow 12's bit for bit, for 8-bit RGB.
 #pragma once
 
 #include <cstddef>
@@ -16,17 +16,19 @@ struct Box {
   int height = 0;
 };
 
-// A view of RGB pixels, rows `stride_bytes` apart.
-struct PixelsIn {
-  const std::uint8_t* data = nullptr;
+// A view of RGB pixels, rows of width * 3 bytes without padding.
+struct Pixels {
+  const std::uint8_t* rgb = nullptr;
   int width = 0;
   int height = 0;
-  std::size_t stride_bytes = 0;
 };
 
-// Resizes the box of `in` to out_width x out_height and writes it to `out` (rows of out_width * 3
-// bytes without padding). Only pixels inside the box count, as after Pillow's crop().
-void resize(const PixelsIn& in, const Box& box, int out_width, int out_height,
+// What Pillow's `image.crop(box).resize((out_width, out_height)).crop(window)` gives; only the
+// pixels of the window are computed. `out` takes window.height rows of window.width * 3 bytes.
+//
+// The method (Pillow's Resample.c): weights in double, made into fixed point of 22 bits; columns
+// first, then rows, each pass rounded to 8 bits; a pass that keeps its size is left out.
+void resize(const Pixels& in, const Box& box, int out_width, int out_height, const Box& window,
             config::Interpolation interpolation, std::uint8_t* out);
 
 }  // namespace orchard::data

@@ -11,6 +11,9 @@
 
 namespace orchard::data {
 
+// The Philox op of the draws for the view of one sample. Other draws take other numbers.
+constexpr std::uint32_t kViewDraws = 1;
+
 // The box of torchvision's RandomResizedCrop (ten tries of area and log-uniform ratio, then a
 // centre crop clipped to the ratio range).
 Box random_crop_box(int width, int height, const config::AugmentConfig& config, Philox& draws);

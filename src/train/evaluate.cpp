@@ -43,12 +43,12 @@ torch::Tensor to_input(const data::Batch& batch, const device::Device& device,
                        const config::PreprocessConfig& preprocess) {
   const auto keep_alive = batch.pixels;
   auto bytes = torch::from_blob(
-      batch.pixels.get(), {batch.size(), batch.side_px, batch.side_px, 3},
-      [keep_alive](void*) {}, torch::kUInt8);
+      batch.pixels.get(), {batch.size(), batch.side_px, batch.side_px, 3}, [keep_alive](void*) {},
+      torch::kUInt8);
   bytes = bytes.to(device.torch, /*non_blocking=*/device.pinned_copies);
   auto images = bytes.permute({0, 3, 1, 2});  // NHWC bytes are channels_last images
-  images = device.channels_last ? images.to(torch::kFloat32)
-                                : images.contiguous().to(torch::kFloat32);
+  images =
+      device.channels_last ? images.to(torch::kFloat32) : images.contiguous().to(torch::kFloat32);
   return images.div_(255.0)
       .sub_(channel_values(preprocess.mean, device.torch))
       .div_(channel_values(preprocess.std, device.torch));
@@ -121,7 +121,8 @@ void rethrow_device_error(const std::exception& error, const device::Device& dev
   if (device::is_out_of_memory(error)) {
     std::string in_use;
     try {
-      in_use = "; " + bytes_text(static_cast<double>(device::memory_in_use_bytes(device))) + " in use";
+      in_use =
+          "; " + bytes_text(static_cast<double>(device::memory_in_use_bytes(device))) + " in use";
     } catch (const std::exception&) {
       in_use = "";  // the memory is not known; the message stands without it
     }
@@ -130,15 +131,17 @@ void rethrow_device_error(const std::exception& error, const device::Device& dev
                     device::first_line(error) + ")",
                 remedy);
   }
-  throw Error(ErrorKind::Device,
-              "LibTorch failed on " + device.name + " in " + what + ": " + device::first_line(error),
-              "try --device cpu; if it works there, this device or its driver does not support "
-              "what the model needs");
+  throw Error(
+      ErrorKind::Device,
+      "LibTorch failed on " + device.name + " in " + what + ": " + device::first_line(error),
+      "try --device cpu; if it works there, this device or its driver does not support "
+      "what the model needs");
 }
 
-void for_each_logits(const Forward& forward, data::Loader& loader, const device::Device& device,
-                     const config::PreprocessConfig& preprocess,
-                     const std::function<void(const data::Batch&, const torch::Tensor& logits)>& use) {
+void for_each_logits(
+    const Forward& forward, data::Loader& loader, const device::Device& device,
+    const config::PreprocessConfig& preprocess,
+    const std::function<void(const data::Batch&, const torch::Tensor& logits)>& use) {
   const torch::NoGradGuard no_grad;
   loader.start(0);
   while (const auto batch = loader.next()) {
@@ -153,11 +156,12 @@ void for_each_logits(const Forward& forward, data::Loader& loader, const device:
                    .to(torch::kFloat32)
                    .contiguous();
     } catch (const c10::Error& e) {
-      rethrow_device_error(
-          e, device, str("evaluation of a batch of ", batch->size(), " images of ", batch->side_px, "x",
-                         batch->side_px),
-          str("use a smaller batch: --set train.eval_batch_size=",
-              std::max<std::int64_t>(1, batch->size() / 2), " (train) or --batch-size (evaluate, predict)"));
+      rethrow_device_error(e, device,
+                           str("evaluation of a batch of ", batch->size(), " images of ",
+                               batch->side_px, "x", batch->side_px),
+                           str("use a smaller batch: --set train.eval_batch_size=",
+                               std::max<std::int64_t>(1, batch->size() / 2),
+                               " (train) or --batch-size (evaluate, predict)"));
     }
     use(*batch, logits);
   }
@@ -182,8 +186,7 @@ EvalResult evaluate(const Forward& forward, data::Loader& loader, const device::
                     progress(batch.end_position);
                   });
   result.num_bad = loader.num_samples() - result.num_images;
-  result.seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return result;
 }
 

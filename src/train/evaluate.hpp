@@ -1,6 +1,6 @@
-// Running a model over images: what evaluation during training, `orchard evaluate` and `orchard predict`
-// have in common. The numbers are taken from the logits on the host, in one place, so that an accuracy
-// counted from predictions equals the one that evaluation reports.
+// Running a model over images: what evaluation during training, `orchard evaluate` and `orchard
+// predict` have in common. The numbers are taken from the logits on the host, in one place, so that
+// an accuracy counted from predictions equals the one that evaluation reports.
 #pragma once
 
 #include <torch/types.h>
@@ -16,8 +16,8 @@
 
 namespace orchard::train {
 
-// uint8 NHWC pixels -> normalised float32 NCHW on the device: (pixel / 255 - mean) / std. The bytes are
-// copied as they are and become floats there.
+// uint8 NHWC pixels -> normalised float32 NCHW on the device: (pixel / 255 - mean) / std. The bytes
+// are copied as they are and become floats there.
 torch::Tensor to_input(const data::Batch& batch, const device::Device& device,
                        const config::PreprocessConfig& preprocess);
 
@@ -51,11 +51,12 @@ data::LoaderOptions eval_loader_options(const config::PreprocessConfig& preproce
                                         const config::DataConfig& data, std::int64_t batch_size,
                                         const device::Device& device);
 
-// Calls `use` with each batch and its logits (float32 [N, classes] on the CPU), in order. Running out of
-// memory becomes an Error(Device) that says what to do.
-void for_each_logits(const Forward& forward, data::Loader& loader, const device::Device& device,
-                     const config::PreprocessConfig& preprocess,
-                     const std::function<void(const data::Batch&, const torch::Tensor& logits)>& use);
+// Calls `use` with each batch and its logits (float32 [N, classes] on the CPU), in order. Running
+// out of memory becomes an Error(Device) that says what to do.
+void for_each_logits(
+    const Forward& forward, data::Loader& loader, const device::Device& device,
+    const config::PreprocessConfig& preprocess,
+    const std::function<void(const data::Batch&, const torch::Tensor& logits)>& use);
 
 EvalResult evaluate(const Forward& forward, data::Loader& loader, const device::Device& device,
                     const config::PreprocessConfig& preprocess,

@@ -20,8 +20,8 @@
 namespace orchard::train {
 namespace {
 
-// Beside the steps that config.log_every_steps asks for, the loss is looked at this often, so that a
-// slow machine shows progress too.
+// Beside the steps that config.log_every_steps asks for, the loss is looked at this often, so that
+// a slow machine shows progress too.
 constexpr auto kLookInterval = std::chrono::seconds(2);
 
 double seconds_between(std::chrono::steady_clock::time_point from,
@@ -44,7 +44,8 @@ data::LoaderOptions train_loader_options(const config::Config& config,
           .view =
               [augment = config.augment, seed](const data::Image& image, std::uint64_t sample,
                                                std::uint32_t epoch, std::uint8_t* out) {
-                data::train_view(image, augment, Philox(seed, sample, epoch, data::kViewDraws), out);
+                data::train_view(image, augment, Philox(seed, sample, epoch, data::kViewDraws),
+                                 out);
               },
           .exif = config.preprocess.exif_orientation,
           .allocate = device::batch_allocator(device)};
@@ -54,8 +55,8 @@ std::int64_t eval_batch_size(const config::TrainConfig& config) {
   return config.eval_batch_size > 0 ? config.eval_batch_size : config.batch_size;
 }
 
-// Batch norm cannot learn from one image. A last batch of one is left out; the order of the next epoch
-// brings another image to that place.
+// Batch norm cannot learn from one image. A last batch of one is left out; the order of the next
+// epoch brings another image to that place.
 bool leaves_one_over(std::int64_t num_samples, std::int64_t batch_size) {
   return batch_size > 1 && num_samples > batch_size && num_samples % batch_size == 1;
 }
@@ -127,7 +128,8 @@ void Trainer::restore(const artifacts::TrainState& state) {
   try {
     optimizer_.load_state(state.optimizer);
   } catch (const std::invalid_argument& e) {
-    throw Error(ErrorKind::Checkpoint, std::string("the optimizer's state does not fit: ") + e.what(),
+    throw Error(ErrorKind::Checkpoint,
+                std::string("the optimizer's state does not fit: ") + e.what(),
                 "resume with the model and optimizer that the run was started with");
   }
   device::set_generator_states(device_, state.generators);
@@ -220,8 +222,8 @@ void Trainer::train_step(const data::Batch& batch) {
   }
 }
 
-// Waits for the device and takes the metrics of the steps since the last look, in order and in double,
-// so that the sums do not depend on when they are taken.
+// Waits for the device and takes the metrics of the steps since the last look, in order and in
+// double, so that the sums do not depend on when they are taken.
 void Trainer::read_pending_metrics() {
   if (pending_losses_.empty()) {
     return;
@@ -270,7 +272,8 @@ void Trainer::report_step(std::int64_t steps_done) {
        .num_epochs = config_.train.epochs,
        .step = std::min(step, steps_per_epoch_),
        .num_steps = steps_per_epoch_,
-       .loss = state_.epoch_loss_sum / static_cast<double>(std::max<std::int64_t>(1, state_.epoch_samples)),
+       .loss = state_.epoch_loss_sum /
+               static_cast<double>(std::max<std::int64_t>(1, state_.epoch_samples)),
        .lr = learning_rate_at(state_.step - 1),
        .images_per_s = static_cast<double>(state_.epoch_samples - images_at_last_look_) / elapsed_s,
        .waiting_share =
@@ -286,7 +289,8 @@ void Trainer::report_step(std::int64_t steps_done) {
 EvalResult Trainer::evaluate_model() {
   model_->eval();
   return evaluate([this](const torch::Tensor& images) { return model_->forward(images); },
-                  val_loader_, device_, config_.preprocess, [this](std::int64_t num_done) {
+                  val_loader_, device_, config_.preprocess,
+                  [this](std::int64_t num_done) {
                     progress_.on_evaluation(num_done, val_loader_.num_samples());
                   });
 }
@@ -347,11 +351,11 @@ void Trainer::finish_epoch() {
 }
 
 void Trainer::save_if_due() {
-  const bool by_steps = config_.checkpoint.every_steps > 0 &&
-                        state_.step % config_.checkpoint.every_steps == 0;
-  const bool by_time = config_.checkpoint.every_minutes > 0 &&
-                       seconds_between(last_save_, Clock::now()) >
-                           60 * config_.checkpoint.every_minutes;
+  const bool by_steps =
+      config_.checkpoint.every_steps > 0 && state_.step % config_.checkpoint.every_steps == 0;
+  const bool by_time =
+      config_.checkpoint.every_minutes > 0 &&
+      seconds_between(last_save_, Clock::now()) > 60 * config_.checkpoint.every_minutes;
   if (by_steps || by_time) {
     read_pending_metrics();
     save_last();
@@ -368,15 +372,17 @@ artifacts::TrainState Trainer::snapshot() {
   auto state = state_;
   state.model = artifacts::named_tensors(*model_);
   for (const auto& [name, tensor] : state.model) {
-    // The loss of a step is known before its update: weights can be spoiled while the loss was sound.
+    // The loss of a step is known before its update: weights can be spoiled while the loss was
+    // sound.
     if (tensor.is_floating_point() && !torch::isfinite(tensor).all().item<bool>()) {
-      throw Error(ErrorKind::Diverged,
-                  str("'", name, "' is not finite after step ", state_.step, ", epoch ",
-                      state_.epoch + 1, ", learning rate ", compact(learning_rate_at(state_.step - 1))),
-                  "lower optimizer.lr or lengthen schedule.warmup_epochs; " +
-                      (last_checkpoint_.empty()
-                           ? std::string("nothing was saved yet")
-                           : "the last good checkpoint is " + last_checkpoint_.string()));
+      throw Error(
+          ErrorKind::Diverged,
+          str("'", name, "' is not finite after step ", state_.step, ", epoch ", state_.epoch + 1,
+              ", learning rate ", compact(learning_rate_at(state_.step - 1))),
+          "lower optimizer.lr or lengthen schedule.warmup_epochs; " +
+              (last_checkpoint_.empty()
+                   ? std::string("nothing was saved yet")
+                   : "the last good checkpoint is " + last_checkpoint_.string()));
     }
   }
   state.optimizer = optimizer_.state();

@@ -26,8 +26,8 @@ struct StepReport {
   std::int64_t num_steps = 0;
   double loss = 0;  // mean over the epoch so far
   double lr = 0;
-  double images_per_s = 0;     // since the last report
-  double waiting_share = 0;    // of that time, spent waiting for images
+  double images_per_s = 0;   // since the last report
+  double waiting_share = 0;  // of that time, spent waiting for images
   std::int64_t memory_bytes = 0;
   double eta_s = 0;  // to the end of the run
 };
@@ -40,7 +40,7 @@ struct EpochReport {
   bool evaluated = false;
   EvalResult val;
   bool is_best = false;
-  double lr = 0;         // of the last step
+  double lr = 0;  // of the last step
   double train_s = 0;
 };
 
@@ -54,7 +54,8 @@ class Progress {
 };
 
 struct Outcome {
-  int stop_signal = 0;  // the signal that ended the run early, after it was saved; 0: it is finished
+  int stop_signal =
+      0;  // the signal that ended the run early, after it was saved; 0: it is finished
   double best_top1 = -1;
   std::int64_t best_epoch = -1;  // from 1; -1: never evaluated
   std::filesystem::path last_checkpoint;
@@ -69,13 +70,13 @@ class Trainer {
           std::shared_ptr<models::ImageModel> model, const data::ImageFolder& train_images,
           const data::ImageFolder& val_images, artifacts::RunFolder& run, Progress& progress);
 
-  // Goes on from a checkpoint of the same run. Throws Error(Checkpoint) when it does not fit the model
-  // or the images.
+  // Goes on from a checkpoint of the same run. Throws Error(Checkpoint) when it does not fit the
+  // model or the images.
   void restore(const artifacts::TrainState& state);
 
-  // Trains to the end, or until a signal asks to stop; either way the state is saved. Throws Error when
-  // the loss is not finite any more, memory runs out, images fail or a file cannot be written; the last
-  // checkpoint is then the one before.
+  // Trains to the end, or until a signal asks to stop; either way the state is saved. Throws Error
+  // when the loss is not finite any more, memory runs out, images fail or a file cannot be written;
+  // the last checkpoint is then the one before.
   Outcome fit();
 
   std::int64_t steps_per_epoch() const { return steps_per_epoch_; }

@@ -2,9 +2,7 @@
 
 #include <doctest/doctest.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 #include <torch/torch.h>
-#include <unistd.h>
 
 #include <bit>
 #include <csignal>
@@ -16,6 +14,8 @@
 #include "base/files.hpp"
 #include "base/philox.hpp"
 #include "base/text.hpp"
+#include "support/child.hpp"
+#include "support/same_bits.hpp"
 #include "support/temp_folder.hpp"
 
 using namespace orchard;
@@ -23,15 +23,6 @@ using namespace orchard::artifacts;
 namespace fs = std::filesystem;
 
 namespace {
-
-bool same_bits(const torch::Tensor& a, const torch::Tensor& b) {
-  if (a.scalar_type() != b.scalar_type() || a.sizes() != b.sizes()) {
-    return false;
-  }
-  const auto x = a.contiguous();
-  const auto y = b.contiguous();
-  return x.nbytes() == 0 || std::memcmp(x.data_ptr(), y.data_ptr(), x.nbytes()) == 0;
-}
 
 // Whether two trees are equal to the last bit.
 bool same(const c10::IValue& a, const c10::IValue& b) {
@@ -130,20 +121,6 @@ std::string refusal(const fs::path& path) {
 
 bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
-}
-
-// Runs the action in a child process with limits of its own; gives its exit status. The child must
-// not compute with tensors: LibTorch's threads do not come along.
-template <class Action>
-int in_child(Action action) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::alarm(60);
-    ::_exit(action());
-  }
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
 c10::IValue unpickle_alone(const std::string& bytes) {

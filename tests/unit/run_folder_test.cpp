@@ -179,6 +179,10 @@ TEST_CASE("metrics keep one header and one row an epoch, whatever was resumed") 
   run.write_metrics({{"epoch", 9}, {"lr", 0.5}});  // numbers, not texts, are compared
   CHECK(csv() == "epoch,lr,loss\n1,0.1,0.3333333333333333\n2,0.25,\n9,0.5,\n");
 
+  fs::create_directory(folder / "b");
+  fs::create_directory(folder / "b" / "metrics.jsonl");
+  CHECK(contains(cause_of([&] { write_metrics(folder / "b", {{"epoch", 1}}); }), "it is a folder"));
+
   // A kill between the two files left the table behind: the next row brings it up to date.
   put(run.path() / "metrics.csv", "epoch,lr\n1,0.1\n");
   run.write_metrics({{"epoch", 10}, {"lr", 0.5}});
@@ -267,8 +271,9 @@ TEST_CASE("the newest run by number that holds a checkpoint") {
   }
   put(folder / "a-11" / "checkpoints" / "best.pth", "x");  // nothing to go on from
   CHECK(RunFolder::find_newest(folder.path(), "a") == folder / "a-10");
-  CHECK(RunFolder::find_newest(folder.path(), "b") == std::nullopt);
-  CHECK(RunFolder::find_newest(folder.path(), "a-b") == std::nullopt);
+  CHECK(RunFolder::find_newest(folder.path(), "b") == folder / "b-20");  // b itself was removed
+  CHECK(RunFolder::find_newest(folder.path(), "a-b") == folder / "a-b-30");
+  CHECK(RunFolder::find_newest(folder.path(), "a-1") == std::nullopt);
 }
 
 TEST_CASE("resume takes the furthest good checkpoint") {
@@ -396,6 +401,7 @@ TEST_CASE("killed at any moment, a run folder opens and goes on") {
   }
   Philox draws(7, 0, 0, 0);
   std::int64_t reached = 0;
+  int went_on = 0;
   for (int kill = 0; kill < 30; ++kill) {
     const std::int64_t start = reached;
     const pid_t child = start_child([&] {
@@ -424,6 +430,7 @@ TEST_CASE("killed at any moment, a run folder opens and goes on") {
     if (fs::exists(run.checkpoint_folder() / "last.pth")) {
       const auto found = find_checkpoint(path);
       CHECK(found.state.epoch >= start);  // nothing that was saved is lost
+      went_on += found.state.epoch > start ? 1 : 0;
       reached = found.state.epoch == 39 ? 0 : found.state.epoch;
       std::istringstream lines(read_file(path / "metrics.jsonl"));
       std::int64_t rows = 0;
@@ -439,4 +446,5 @@ TEST_CASE("killed at any moment, a run folder opens and goes on") {
       }
     }
   }
+  CHECK(went_on > 3);  // else the kills came too early and prove nothing
 }

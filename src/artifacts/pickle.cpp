@@ -261,6 +261,8 @@ class Machine {
         return load_storage();
       case 'R':
         return reduce();
+      case 0x81:  // NEWOBJ
+        refuse(global_name(pop(2)[0]));
       case 'b':  // attributes of an object: a state_dict's _metadata, of no use here
         pop(1);
         if (!top().isGenericDict()) {
@@ -419,6 +421,9 @@ class Machine {
   }
 
   // --- objects ---
+  [[noreturn]] static void refuse(const std::string& name) {
+    throw std::runtime_error(str("it holds a Python object of '", name, "', which is not read"));
+  }
   static const std::string& global_name(const c10::IValue& value) {
     if (!value.isCapsule()) {
       throw std::runtime_error("the pickle calls what is no function");
@@ -501,7 +506,7 @@ class Machine {
     if (name == "torch._utils._rebuild_parameter" && !args.empty() && args[0].isTensor()) {
       return push(args[0]);
     }
-    throw std::runtime_error(str("it holds a Python object of '", name, "', which is not read"));
+    refuse(name);
   }
 
   std::string_view bytes_;

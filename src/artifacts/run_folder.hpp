@@ -17,15 +17,12 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "artifacts/checkpoint.hpp"
+#include "artifacts/metrics.hpp"
 
 namespace orchard::artifacts {
-
-// One row of the metrics, as ordered (name, value) pairs; the first is "epoch", from 1.
-using MetricsRow = std::vector<std::pair<std::string, double>>;
 
 class RunFolder {
  public:
@@ -51,8 +48,7 @@ class RunFolder {
   void write_classes(const std::vector<std::string>& classes);
   void write_skipped(const std::map<std::string, std::string>& skipped);
 
-  // Adds a row to metrics.csv and metrics.jsonl. A row for an epoch that is already there replaces
-  // it and all later ones (the run was resumed from before them).
+  // See artifacts/metrics.hpp.
   void write_metrics(const MetricsRow& row);
 
   // A state of one step saved under several names is written once (see link_atomically).

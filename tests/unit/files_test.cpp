@@ -3,7 +3,6 @@
 #include <doctest/doctest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -12,6 +11,7 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "support/child.hpp"
 #include "support/temp_folder.hpp"
 
 using namespace orchard;
@@ -75,27 +75,22 @@ TEST_CASE("a full disk is an error that names the file and leaves the old one") 
   const TempFolder folder;
   const fs::path target = folder / "a.bin";
   write_atomically(target, "old");
-  const pid_t child = ::fork();
-  if (child == 0) {
-    // A size limit fails a write in the middle as a full disk does.
-    ::signal(SIGXFSZ, SIG_IGN);
-    const rlimit limit = {100'000, 100'000};
-    ::setrlimit(RLIMIT_FSIZE, &limit);
-    try {
-      write_atomically(target, std::string(1'000'000, 'x'));
-    } catch (const Error& e) {
-      const std::string cause = e.what();
-      const bool good = e.kind() == ErrorKind::Checkpoint &&
-                        cause.find("a.bin") != std::string::npos &&
-                        cause.find("File too large") != std::string::npos;
-      ::_exit(good ? 0 : 1);
-    }
-    ::_exit(2);
-  }
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  CHECK(WIFEXITED(status));
-  CHECK(WEXITSTATUS(status) == 0);
+  CHECK(in_child([&] {
+          // A size limit fails a write in the middle as a full disk does.
+          ::signal(SIGXFSZ, SIG_IGN);
+          const rlimit limit = {100'000, 100'000};
+          ::setrlimit(RLIMIT_FSIZE, &limit);
+          try {
+            write_atomically(target, std::string(1'000'000, 'x'));
+          } catch (const Error& e) {
+            const std::string cause = e.what();
+            return e.kind() == ErrorKind::Checkpoint && cause.find("a.bin") != std::string::npos &&
+                           cause.find("File too large") != std::string::npos
+                       ? 0
+                       : 1;
+          }
+          return 2;
+        }) == 0);
   CHECK(read_file(target) == "old");
   CHECK(names_in(folder.path()) == std::set<std::string>{"a.bin"});
 }

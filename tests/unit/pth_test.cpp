@@ -2,9 +2,7 @@
 
 #include <doctest/doctest.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 #include <torch/torch.h>
-#include <unistd.h>
 
 #include <bit>
 #include <csignal>
@@ -16,6 +14,8 @@
 #include "base/files.hpp"
 #include "base/philox.hpp"
 #include "base/text.hpp"
+#include "support/child.hpp"
+#include "support/same_bits.hpp"
 #include "support/temp_folder.hpp"
 
 using namespace orchard;
@@ -23,15 +23,6 @@ using namespace orchard::artifacts;
 namespace fs = std::filesystem;
 
 namespace {
-
-bool same_bits(const torch::Tensor& a, const torch::Tensor& b) {
-  if (a.scalar_type() != b.scalar_type() || a.sizes() != b.sizes()) {
-    return false;
-  }
-  const auto x = a.contiguous();
-  const auto y = b.contiguous();
-  return x.nbytes() == 0 || std::memcmp(x.data_ptr(), y.data_ptr(), x.nbytes()) == 0;
-}
 
 // Whether two trees are equal to the last bit.
 bool same(const c10::IValue& a, const c10::IValue& b) {
@@ -130,19 +121,6 @@ std::string refusal(const fs::path& path) {
 
 bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
-}
-
-// Runs the action in a child process that may be limited or killed; gives its exit status.
-template <class Action>
-int in_child(Action action) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    at::set_num_threads(1);  // OpenMP's threads are not there after a fork
-    ::_exit(action());
-  }
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
 c10::IValue unpickle_alone(const std::string& bytes) {
@@ -379,6 +357,8 @@ TEST_CASE("a full disk leaves the old file and does not end the process") {
   auto old = new_dict();
   old.insert("step", 1);
   write_pth(folder / "a.pth", old);
+  auto large = new_dict();
+  large.insert("weight", torch::ones({100'000}));
   for (const rlim_t limit_bytes :
        {rlim_t{1}, rlim_t{100}, rlim_t{5'000}, rlim_t{200'000}, rlim_t{399'000}}) {
     CAPTURE(limit_bytes);
@@ -386,10 +366,8 @@ TEST_CASE("a full disk leaves the old file and does not end the process") {
             ::signal(SIGXFSZ, SIG_IGN);
             const rlimit limit = {limit_bytes, limit_bytes};
             ::setrlimit(RLIMIT_FSIZE, &limit);
-            auto dict = new_dict();
-            dict.insert("weight", torch::ones({100'000}));
             try {
-              write_pth(folder / "a.pth", dict);
+              write_pth(folder / "a.pth", large);
             } catch (const Error& e) {
               return contains(e.what(), "a.pth") && contains(e.what(), "File too large") ? 0 : 1;
             }

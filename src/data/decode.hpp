@@ -24,7 +24,8 @@ class BadImageError : public std::runtime_error {
 
 // Reads and decodes one file; the kind is told from its content, never from its name. Gray,
 // palette, 16-bit and alpha images become plain 8-bit RGB (alpha is dropped). Throws BadImageError
-// for files that are missing, empty, truncated, unknown or larger than kMaxPixels.
+// for files that are missing, empty, truncated, unknown or larger than kMaxPixels; std::bad_alloc
+// when the memory does not suffice. Any number of threads may call them.
 Image decode_file(const std::string& path, config::ExifOrientation exif);
 Image decode_bytes(const std::vector<std::uint8_t>& bytes, config::ExifOrientation exif);
 

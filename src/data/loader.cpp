@@ -3,13 +3,15 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <cstring>
 #include <deque>
 #include <exception>
 #include <map>
 #include <mutex>
-#include <numeric>
-#include <opencv2/core/utility.hpp>
+#include <new>
+#include <system_error>
 #include <thread>
+#include <unordered_map>
 #include <utility>
 
 #include "base/error.hpp"
@@ -20,319 +22,385 @@
 namespace orchard::data {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
+// How often a waiting next() looks whether a signal asks to stop.
+constexpr auto kStopInterval = std::chrono::milliseconds(50);
+
 // Philox ops of the loader's own draws (kViewDraws of transforms.hpp is 1).
 constexpr std::uint32_t kOrderDraws = 0;
 constexpr std::uint32_t kSubstituteDraws = 2;
-constexpr int kSubstituteTries = 20;
 
-std::shared_ptr<std::uint8_t> plain_memory(std::size_t num_bytes) {
+// Draws of a replacement for a bad training image before giving up.
+constexpr int kMaxSubstitutes = 20;
+
+// A bad file met for a row: the sample itself, or a replacement that turned out bad too.
+struct BadSample {
+  std::int64_t sample = 0;
+  std::string reason;
+};
+
+// What became of one row of a batch.
+struct Row {
+  std::int64_t sample = 0;     // whose place this is
+  std::int64_t shown = -1;     // the sample whose image it shows; -1: none, it is left out
+  std::vector<BadSample> bad;  // in the order met
+  std::exception_ptr failure;  // anything that is not a bad image
+};
+
+// A batch in the making. Each row is written by one thread, without the lock; its completion is
+// counted under the lock, which is what makes it visible to next().
+struct Draft {
+  std::shared_ptr<std::uint8_t> pixels;
+  std::vector<Row> rows;
+  std::size_t taken = 0;  // rows that a thread has taken on
+  std::size_t done = 0;
+  std::uint32_t epoch = 0;
+  std::int64_t end_position = 0;
+};
+
+std::shared_ptr<std::uint8_t> allocate_plain(std::size_t num_bytes) {
   return {new std::uint8_t[num_bytes], std::default_delete<std::uint8_t[]>()};
 }
 
 }  // namespace
 
-std::vector<std::int64_t> epoch_order(std::int64_t count, std::uint64_t seed, std::int64_t epoch) {
-  std::vector<std::int64_t> order(static_cast<std::size_t>(count));
-  std::iota(order.begin(), order.end(), 0);
-  Philox draws(seed, 0, static_cast<std::uint32_t>(epoch), kOrderDraws);
-  for (std::size_t i = order.size(); i > 1; --i) {  // Fisher and Yates
-    std::swap(order[i - 1], order[draws.below(i)]);
-  }
-  return order;
-}
-
-// All of the loader. One mutex guards everything but the pixels of a slot, of which each row is
-// written by the one worker that has claimed it.
+// The threads and what they share. They take rows, not batches: the first batch is ready sooner,
+// and one huge image delays no more than its own row.
 class Loader::Pool {
  public:
   Pool(const ImageFolder& folder, LoaderOptions options)
       : folder_(folder), options_(std::move(options)) {
-    cv::setNumThreads(1);  // the workers are the threads
+    if (options_.batch_size < 1 || options_.side_px < 1 || options_.workers < 0 ||
+        options_.prefetch_batches < 1 || !options_.view) {
+      throw Error(ErrorKind::Internal, "the loader was given options that make no sense",
+                  "report this as a fault of Orchard, with the configuration");
+    }
     if (!options_.allocate) {
-      options_.allocate = plain_memory;
+      options_.allocate = allocate_plain;
     }
+    image_bytes_ =
+        static_cast<std::size_t>(options_.side_px) * static_cast<std::size_t>(options_.side_px) * 3;
   }
-
-  ~Pool() {
-    {
-      const std::lock_guard lock(mutex_);
-      closing_ = true;
-    }
-    work_.notify_all();
-    for (auto& worker : workers_) {
-      worker.join();
-    }
-  }
+  ~Pool() { join(); }
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
 
   void start(std::int64_t epoch, std::int64_t position) {
-    {
-      const std::lock_guard lock(mutex_);
-      slots_.clear();  // rows under way are finished into slots that nobody reads
-      epoch_ = epoch;
-      planned_ = position;
-      if (options_.shuffle) {
-        order_ = std::make_shared<const std::vector<std::int64_t>>(
-            epoch_order(num_samples(), options_.seed, epoch));
-      } else if (!order_) {
-        auto order = std::vector<std::int64_t>(static_cast<std::size_t>(num_samples()));
-        std::iota(order.begin(), order.end(), 0);
-        order_ = std::make_shared<const std::vector<std::int64_t>>(std::move(order));
-      }
-      while (static_cast<std::int64_t>(workers_.size()) < options_.workers) {
-        workers_.emplace_back([this] { work(); });
-      }
+    if (position < 0 || position > num_samples()) {
+      throw Error(ErrorKind::Data,
+                  str("cannot continue at image ", position, " of an epoch: '",
+                      folder_.root.string(), "' has ", num_samples(), " images"),
+                  "restore the images that the run was started with, or start a new run");
     }
-    work_.notify_all();
+    {
+      std::unique_lock lock(mutex_);
+      drafts_.clear();  // threads hold on to the drafts they work for
+      idle_.wait(lock, [this] { return busy_ == 0; });
+    }
+    start_threads();
+    epoch_ = static_cast<std::uint32_t>(epoch);
+    position_ = position;
+    order_ = options_.shuffle ? epoch_order(num_samples(), options_.seed, epoch)
+                              : std::vector<std::int64_t>();
+    top_up();
   }
 
   std::optional<Batch> next() {
-    const auto slot = options_.workers > 0 ? wait_for_slot() : read_slot();
-    if (!slot) {
-      return std::nullopt;
+    throw_if_stopped();
+    top_up();
+    for (;;) {
+      const std::shared_ptr<Draft> draft = wait_for_front();
+      if (!draft) {
+        return std::nullopt;
+      }
+      settle(*draft);
+      {
+        const std::lock_guard lock(mutex_);
+        drafts_.pop_front();
+      }
+      top_up();
+      Batch batch = finish(*draft);
+      if (batch.size() > 0) {  // else every image of it was bad
+        return batch;
+      }
     }
-    if (slot->error) {
-      std::rethrow_exception(slot->error);
-    }
-    drop_missing_rows(*slot);
-    return std::move(slot->batch);
   }
 
   std::int64_t num_samples() const { return static_cast<std::int64_t>(folder_.samples.size()); }
   std::int64_t num_batches() const {
     return (num_samples() + options_.batch_size - 1) / options_.batch_size;
   }
-  double waited_s() const {
-    const std::lock_guard lock(mutex_);
-    return waited_s_;
-  }
+  double waited_s() const { return waited_s_; }
 
   std::vector<BadFile> bad_files() const {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(bad_mutex_);
     std::vector<BadFile> files;
-    for (const auto& [sample, reason] : bad_) {
-      files.push_back({folder_.samples[static_cast<std::size_t>(sample)].path, reason});
+    for (const auto& [path, reason] : delivered_bad_) {
+      files.push_back({.path = path, .reason = reason});
     }
-    std::sort(files.begin(), files.end(),
-              [](const BadFile& a, const BadFile& b) { return a.path < b.path; });
     return files;
   }
 
  private:
-  // A batch in the making.
-  struct Slot {
-    Batch batch;
-    std::shared_ptr<const std::vector<std::int64_t>> order;
-    std::int64_t epoch = 0;
-    std::int64_t begin = 0;  // position of the first row in the order
-    std::int64_t num_rows = 0;
-    std::int64_t num_claimed = 0;
-    std::int64_t num_done = 0;
-    std::exception_ptr error;  // the first fault of a row
-  };
-  using Lock = std::unique_lock<std::mutex>;
+  // --- the thread that calls start() and next() ---
 
-  // The next slot of the epoch, appended to slots_; nothing when all are planned or enough wait.
-  std::shared_ptr<Slot> plan(std::int64_t most_slots) {
-    if (planned_ >= num_samples() || static_cast<std::int64_t>(slots_.size()) >= most_slots) {
+  // On the first start, so that a loader which is only held costs nothing.
+  void start_threads() {
+    try {
+      while (static_cast<std::int64_t>(threads_.size()) < options_.workers) {
+        threads_.emplace_back([this] { work(); });
+      }
+    } catch (const std::system_error& error) {
+      throw Error(ErrorKind::Config,
+                  str("cannot start ", options_.workers, " reader threads: ", error.what()),
+                  "set data.workers to a smaller number");
+    }
+  }
+
+  // Lays out the batches to come, as many as may wait. Allocates, so it runs without the lock.
+  void top_up() {
+    const auto limit = static_cast<std::size_t>(threads_.empty() ? 1 : options_.prefetch_batches);
+    while (num_drafts() < limit && position_ < num_samples()) {
+      const std::int64_t size = std::min(options_.batch_size, num_samples() - position_);
+      auto draft = std::make_shared<Draft>();
+      draft->epoch = epoch_;
+      draft->pixels = options_.allocate(static_cast<std::size_t>(size) * image_bytes_);
+      draft->rows.resize(static_cast<std::size_t>(size));
+      for (auto& row : draft->rows) {
+        row.sample = order_.empty() ? position_ : order_[static_cast<std::size_t>(position_)];
+        ++position_;
+      }
+      draft->end_position = position_;
+      {
+        const std::lock_guard lock(mutex_);
+        drafts_.push_back(std::move(draft));
+      }
+      work_.notify_all();
+    }
+  }
+
+  std::size_t num_drafts() {
+    const std::lock_guard lock(mutex_);
+    return drafts_.size();
+  }
+
+  // The oldest draft, once all its rows are done; null at the end of the epoch.
+  std::shared_ptr<Draft> wait_for_front() {
+    std::unique_lock lock(mutex_);
+    if (drafts_.empty()) {
       return nullptr;
     }
-    auto slot = std::make_shared<Slot>();
-    slot->order = order_;
-    slot->epoch = epoch_;
-    slot->begin = planned_;
-    slot->num_rows = std::min(options_.batch_size, num_samples() - planned_);
-    planned_ += slot->num_rows;
-    const auto rows = static_cast<std::size_t>(slot->num_rows);
-    slot->batch.side_px = options_.side_px;
-    slot->batch.labels.resize(rows);
-    slot->batch.samples.resize(rows);
-    slot->batch.end_position = planned_;
-    slots_.push_back(slot);
-    return slot;
+    const std::shared_ptr<Draft> draft = drafts_.front();
+    const auto is_done = [&] { return draft->done == draft->rows.size(); };
+    if (is_done()) {
+      return draft;
+    }
+    const auto since = Clock::now();
+    if (threads_.empty()) {
+      lock.unlock();  // there is nobody else
+      while (!is_done()) {
+        throw_if_stopped();
+        fill(*draft, draft->rows[draft->done]);
+        ++draft->done;
+      }
+    } else {
+      while (!ready_.wait_for(lock, kStopInterval, is_done)) {
+        throw_if_stopped();
+      }
+    }
+    waited_s_ += std::chrono::duration<double>(Clock::now() - since).count();
+    return draft;
   }
 
-  std::size_t row_bytes() const {
-    return static_cast<std::size_t>(options_.side_px) * static_cast<std::size_t>(options_.side_px) *
-           3;
+  // Passes on what went wrong in a finished draft. Only here do bad files begin to count, so which
+  // batch throws does not depend on how far the workers have read ahead.
+  void settle(const Draft& draft) {
+    for (const auto& row : draft.rows) {
+      for (const auto& bad : row.bad) {
+        settle_bad(bad);
+      }
+      if (row.failure) {
+        std::rethrow_exception(row.failure);
+      }
+      if (row.shown < 0 && options_.substitute_bad) {
+        throw Error(ErrorKind::Data,
+                    str("no readable image was found in place of '", path_of(row.sample), "' in ",
+                        kMaxSubstitutes, " tries"),
+                    str("most images of '", folder_.root.string(), "' are bad; check the folder"));
+      }
+    }
   }
 
-  void work() {
-    Lock lock(mutex_);
-    while (!closing_) {
-      auto found = std::find_if(slots_.begin(), slots_.end(),
-                                [](const auto& s) { return s->num_claimed < s->num_rows; });
-      std::shared_ptr<Slot> slot = found != slots_.end() ? *found : plan(options_.prefetch_batches);
-      if (!slot) {
-        work_.wait(lock);
+  void settle_bad(const BadSample& bad) {
+    const std::string& path = path_of(bad.sample);
+    std::size_t count = 0;
+    {
+      const std::lock_guard lock(bad_mutex_);
+      delivered_bad_.emplace(path, bad.reason);
+      count = delivered_bad_.size();
+    }
+    if (options_.bad_image == config::BadImage::Fail) {
+      throw Error(ErrorKind::Data, str("'", path, "' could not be read: ", bad.reason),
+                  "repair or remove it, or set data.bad_image to skip");
+    }
+    const double share = options_.max_bad_fraction;
+    const double allowed =
+        share > 0 ? std::max(1.0, share * static_cast<double>(num_samples())) : 0.0;
+    if (static_cast<double>(count) > allowed) {
+      throw Error(ErrorKind::Data,
+                  str(count, " of the ", num_samples(), " images in '", folder_.root.string(),
+                      "' could not be read, more than data.max_bad_fraction = ", compact(share),
+                      " allows; the last was '", path, "': ", bad.reason),
+                  "repair or remove them, or raise data.max_bad_fraction");
+    }
+  }
+
+  // Closes the gaps of rows that are left out.
+  Batch finish(const Draft& draft) const {
+    Batch batch;
+    batch.pixels = draft.pixels;
+    batch.side_px = options_.side_px;
+    batch.end_position = draft.end_position;
+    for (std::size_t i = 0; i < draft.rows.size(); ++i) {
+      const Row& row = draft.rows[i];
+      if (row.shown < 0) {
         continue;
       }
-      read_row(*slot, slot->num_claimed++, lock);
-      if (++slot->num_done == slot->num_rows) {
-        done_.notify_all();
+      if (const std::size_t to = batch.labels.size(); to != i) {
+        std::memcpy(draft.pixels.get() + to * image_bytes_, draft.pixels.get() + i * image_bytes_,
+                    image_bytes_);
+      }
+      batch.labels.push_back(folder_.samples[static_cast<std::size_t>(row.shown)].label);
+      batch.samples.push_back(row.shown);
+    }
+    return batch;
+  }
+
+  // --- any thread ---
+
+  void work() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      std::shared_ptr<Draft> draft;
+      work_.wait(lock, [&] { return stopping_ || (draft = draft_with_work()) != nullptr; });
+      if (stopping_) {
+        return;
+      }
+      Row& row = draft->rows[draft->taken++];
+      ++busy_;
+      lock.unlock();
+      fill(*draft, row);
+      lock.lock();
+      if (++draft->done == draft->rows.size()) {
+        ready_.notify_one();
+      }
+      if (--busy_ == 0) {
+        idle_.notify_one();
       }
     }
   }
 
-  std::shared_ptr<Slot> wait_for_slot() {
-    const auto began = std::chrono::steady_clock::now();
-    Lock lock(mutex_);
-    const bool at_end = slots_.empty() && planned_ >= num_samples();
-    if (at_end) {
-      return nullptr;
-    }
-    while (slots_.empty() || slots_.front()->num_done < slots_.front()->num_rows) {
-      done_.wait_for(lock, std::chrono::milliseconds(50));
-      throw_if_stopped();
-    }
-    auto slot = slots_.front();
-    slots_.pop_front();
-    waited_s_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
-    work_.notify_all();
-    return slot;
-  }
-
-  // Without workers: the caller reads.
-  std::shared_ptr<Slot> read_slot() {
-    const auto began = std::chrono::steady_clock::now();
-    Lock lock(mutex_);
-    const auto slot = plan(1);
-    if (slot) {
-      for (; slot->num_done < slot->num_rows; ++slot->num_done) {
-        throw_if_stopped();
-        read_row(*slot, slot->num_done, lock);
+  // The oldest draft that has a row left to take. With the lock.
+  std::shared_ptr<Draft> draft_with_work() const {
+    for (const auto& draft : drafts_) {
+      if (draft->taken < draft->rows.size()) {
+        return draft;
       }
-      slots_.clear();
-      waited_s_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
     }
-    return slot;
+    return nullptr;
   }
 
-  // Fills one row; gives the lock back meanwhile.
-  void read_row(Slot& slot, std::int64_t row, Lock& lock) {
-    if (slot.error) {
-      return;
-    }
-    if (!slot.batch.pixels) {
-      slot.batch.pixels = options_.allocate(static_cast<std::size_t>(slot.num_rows) * row_bytes());
-    }
-    std::uint8_t* out = slot.batch.pixels.get() + static_cast<std::size_t>(row) * row_bytes();
-    const auto sample = (*slot.order)[static_cast<std::size_t>(slot.begin + row)];
-    std::int64_t shown = -1;
-    std::exception_ptr error;
-    lock.unlock();
+  void fill(Draft& draft, Row& row) noexcept {
+    const auto index = static_cast<std::size_t>(&row - draft.rows.data());
+    std::uint8_t* out = draft.pixels.get() + index * image_bytes_;
     try {
-      shown = show(sample, slot.epoch, out);
+      if (show(row, row.sample, draft.epoch, out) || !options_.substitute_bad ||
+          options_.bad_image == config::BadImage::Fail) {
+        return;
+      }
+      Philox draws(options_.seed, static_cast<std::uint64_t>(row.sample), draft.epoch,
+                   kSubstituteDraws);
+      for (int attempt = 0; attempt < kMaxSubstitutes; ++attempt) {
+        const auto other =
+            static_cast<std::int64_t>(draws.below(static_cast<std::uint64_t>(num_samples())));
+        if (show(row, other, draft.epoch, out)) {
+          return;
+        }
+      }
     } catch (...) {
-      error = std::current_exception();
+      row.failure = std::current_exception();
     }
-    lock.lock();
-    if (error && !slot.error) {
-      slot.error = error;
-    }
-    const auto at = static_cast<std::size_t>(row);
-    slot.batch.samples[at] = shown;
-    slot.batch.labels[at] = shown < 0 ? -1 : folder_.samples[static_cast<std::size_t>(shown)].label;
   }
 
-  // Draws the sample, or one in its place, and returns which one it was; -1 when the row stays
-  // empty.
-  std::int64_t show(std::int64_t sample, std::int64_t epoch, std::uint8_t* out) {
-    if (try_show(sample, sample, epoch, out)) {
-      return sample;
+  // Puts the image of `sample` into the place of row.sample, or notes why that cannot be.
+  bool show(Row& row, std::int64_t sample, std::uint32_t epoch, std::uint8_t* out) {
+    if (const auto reason = known_bad(sample)) {
+      row.bad.push_back({.sample = sample, .reason = *reason});
+      return false;
     }
-    if (!options_.substitute_bad) {
-      return -1;
+    try {
+      const Image image = decode_file(path_of(sample), options_.exif);
+      options_.view(image, static_cast<std::uint64_t>(row.sample), epoch, out);
+    } catch (const BadImageError& error) {
+      row.bad.push_back({.sample = sample, .reason = error.what()});
+      const std::lock_guard lock(bad_mutex_);
+      known_bad_.emplace(sample, error.what());
+      return false;
+    } catch (const std::bad_alloc&) {
+      throw Error(ErrorKind::Data, str("not enough memory for the image '", path_of(sample), "'"),
+                  "set data.workers or data.prefetch_batches to a smaller number");
     }
-    Philox draws(options_.seed, static_cast<std::uint64_t>(sample),
-                 static_cast<std::uint32_t>(epoch), kSubstituteDraws);
-    for (int i = 0; i < kSubstituteTries; ++i) {
-      const auto other =
-          static_cast<std::int64_t>(draws.below(static_cast<std::uint64_t>(num_samples())));
-      if (try_show(other, sample, epoch, out)) {
-        return other;
-      }
-    }
-    throw Error(ErrorKind::Data,
-                str("no readable image was found in place of '", path_of(sample), "' in ",
-                    kSubstituteTries, " tries"),
-                "most images of '" + folder_.root.string() + "' are bad; check the folder");
+    row.shown = sample;
+    return true;
+  }
+
+  // A file that was bad once is not read again; the outcome is the same as if it were.
+  std::optional<std::string> known_bad(std::int64_t sample) const {
+    const std::lock_guard lock(bad_mutex_);
+    const auto at = known_bad_.find(sample);
+    return at == known_bad_.end() ? std::nullopt : std::optional(at->second);
   }
 
   const std::string& path_of(std::int64_t sample) const {
     return folder_.samples[static_cast<std::size_t>(sample)].path;
   }
 
-  // The view's draws are keyed on the sample whose place it takes.
-  bool try_show(std::int64_t sample, std::int64_t place, std::int64_t epoch, std::uint8_t* out) {
+  void join() {
     {
       const std::lock_guard lock(mutex_);
-      if (bad_.contains(sample)) {
-        return false;
-      }
+      stopping_ = true;
     }
-    try {
-      const Image image = decode_file(path_of(sample), options_.exif);
-      options_.view(image, static_cast<std::uint64_t>(place), static_cast<std::uint32_t>(epoch),
-                    out);
-      return true;
-    } catch (const BadImageError& e) {
-      note_bad(sample, e.what());
-      return false;
+    work_.notify_all();
+    for (auto& thread : threads_) {
+      thread.join();
     }
-  }
-
-  void note_bad(std::int64_t sample, const std::string& reason) {
-    if (options_.bad_image == config::BadImage::Fail) {
-      throw Error(ErrorKind::Data, "'" + path_of(sample) + "' could not be read: " + reason,
-                  "repair or remove it, or set data.bad_image to skip");
-    }
-    const std::lock_guard lock(mutex_);
-    bad_[sample] = reason;
-    const double fraction = options_.max_bad_fraction;
-    const double allowed =
-        fraction > 0 ? std::max(1.0, fraction * static_cast<double>(num_samples())) : 0;
-    if (static_cast<double>(bad_.size()) > allowed) {
-      throw Error(ErrorKind::Data,
-                  str(bad_.size(), " of the ", num_samples(), " images in '", folder_.root.string(),
-                      "' could not be read, more than data.max_bad_fraction allows; the last was '",
-                      path_of(sample), "': ", reason),
-                  "repair or remove them, or raise data.max_bad_fraction");
-    }
-  }
-
-  // Evaluation leaves bad images out: the rows behind move up.
-  void drop_missing_rows(Slot& slot) {
-    auto& batch = slot.batch;
-    std::size_t kept = 0;
-    for (std::size_t row = 0; row < batch.samples.size(); ++row) {
-      if (batch.samples[row] < 0) {
-        continue;
-      }
-      if (kept != row) {
-        std::copy_n(batch.pixels.get() + row * row_bytes(), row_bytes(),
-                    batch.pixels.get() + kept * row_bytes());
-        batch.samples[kept] = batch.samples[row];
-        batch.labels[kept] = batch.labels[row];
-      }
-      ++kept;
-    }
-    batch.samples.resize(kept);
-    batch.labels.resize(kept);
+    threads_.clear();
   }
 
   const ImageFolder& folder_;
   LoaderOptions options_;
-  mutable std::mutex mutex_;
-  std::condition_variable work_;  // something to read, or closing
-  std::condition_variable done_;  // a slot is full
-  std::deque<std::shared_ptr<Slot>> slots_;
-  std::shared_ptr<const std::vector<std::int64_t>> order_;
-  std::map<std::int64_t, std::string> bad_;  // sample -> reason
-  std::int64_t epoch_ = 0;
-  std::int64_t planned_ = 0;  // samples of the epoch that have a slot
+  std::size_t image_bytes_ = 0;
+
+  // Of the thread that calls start() and next().
+  std::vector<std::int64_t> order_;  // empty: the folder's
+  std::uint32_t epoch_ = 0;
+  std::int64_t position_ = 0;  // of the next draft
   double waited_s_ = 0;
-  bool closing_ = false;
-  std::vector<std::thread> workers_;
+
+  std::mutex mutex_;
+  std::condition_variable work_;   // rows to take, or stopping
+  std::condition_variable ready_;  // a draft is done
+  std::condition_variable idle_;   // no thread holds a row
+  std::deque<std::shared_ptr<Draft>> drafts_;
+  std::int64_t busy_ = 0;
+  bool stopping_ = false;
+
+  mutable std::mutex bad_mutex_;
+  std::unordered_map<std::int64_t, std::string> known_bad_;
+  std::map<std::string, std::string> delivered_bad_;  // path -> reason
+
+  std::vector<std::thread> threads_;
 };
 
 Loader::Loader(const ImageFolder& folder, LoaderOptions options)
@@ -356,6 +424,18 @@ double Loader::waited_s() const {
 }
 std::vector<BadFile> Loader::bad_files() const {
   return pool_->bad_files();
+}
+
+std::vector<std::int64_t> epoch_order(std::int64_t count, std::uint64_t seed, std::int64_t epoch) {
+  std::vector<std::int64_t> order(static_cast<std::size_t>(std::max<std::int64_t>(count, 0)));
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    order[i] = static_cast<std::int64_t>(i);
+  }
+  Philox draws(seed, 0, static_cast<std::uint32_t>(epoch), kOrderDraws);
+  for (std::size_t i = order.size(); i > 1; --i) {
+    std::swap(order[i - 1], order[draws.below(i)]);
+  }
+  return order;
 }
 
 }  // namespace orchard::data

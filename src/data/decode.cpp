@@ -1,6 +1,7 @@
 #include "data/decode.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -86,9 +87,9 @@ void check_jpeg(const Bytes& bytes) {
     }
     at += 2 + static_cast<std::size_t>(big_endian(bytes, at + 2, 2));
     if (marker == 0xda) {  // the coded data follows; an 0xff in it is never followed by 0xd9
-      constexpr std::uint8_t kEnd[] = {0xff, 0xd9};
+      constexpr std::array<std::uint8_t, 2> kEnd = {0xff, 0xd9};
       const auto begin = bytes.begin() + static_cast<std::ptrdiff_t>(std::min(at, bytes.size()));
-      if (std::search(begin, bytes.end(), std::begin(kEnd), std::end(kEnd)) == bytes.end()) {
+      if (std::search(begin, bytes.end(), kEnd.begin(), kEnd.end()) == bytes.end()) {
         throw BadImageError("truncated JPEG");
       }
       return;

@@ -4,6 +4,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <opencv2/core.hpp>
@@ -11,6 +12,7 @@
 #include <opencv2/imgcodecs.hpp>
 #include <opencv2/imgproc.hpp>
 #include <string_view>
+#include <system_error>
 
 namespace orchard::data {
 namespace {
@@ -147,14 +149,19 @@ Image decode_bytes(const Bytes& bytes, config::ExifOrientation exif) {
 }
 
 Image decode_file(const std::string& path, config::ExifOrientation exif) {
-  std::ifstream in(path, std::ios::binary | std::ios::ate);
-  const auto size = in ? static_cast<std::streamoff>(in.tellg()) : std::streamoff{-1};
-  if (size < 0) {
+  // Not by seeking: the end of an opened folder is anywhere up to 2^63 - 1, as its file system
+  // likes.
+  std::error_code code;
+  const auto size = std::filesystem::file_size(path, code);
+  if (code) {
+    throw BadImageError("cannot be opened: " + code.message());
+  }
+  std::ifstream in(path, std::ios::binary);
+  if (!in) {
     throw BadImageError(std::string("cannot be opened: ") + std::strerror(errno));
   }
-  Bytes bytes(static_cast<std::size_t>(size));
-  in.seekg(0);
-  if (!in.read(reinterpret_cast<char*>(bytes.data()), size) && size > 0) {
+  Bytes bytes(size);
+  if (!in.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(size))) {
     throw BadImageError(std::string("cannot be read: ") + std::strerror(errno));
   }
   return decode_bytes(bytes, exif);

@@ -161,7 +161,7 @@ c10::IValue storable(const c10::IValue& value) {
 
 // A Python class or function on the stack, known by its name alone.
 struct Global : torch::CustomClassHolder {
-  explicit Global(std::string name_) : name(std::move(name_)) {}
+  explicit Global(std::string text) : name(std::move(text)) {}
   std::string name;
 };
 
@@ -376,7 +376,7 @@ class Machine {
       throw std::runtime_error("it holds a value that contains itself");
     }
   }
-  void push_tuple(std::vector<c10::IValue> elements) {
+  void push_tuple(const std::vector<c10::IValue>& elements) {
     c10::IValue tuple = c10::ivalue::Tuple::create(elements);
     containers_[tuple.internalToPointer()] = {};
     for (const auto& element : elements) {

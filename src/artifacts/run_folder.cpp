@@ -410,7 +410,8 @@ FoundCheckpoint find_checkpoint(const fs::path& where) {
     for (const auto& other : checkpoints_in(folder)) {
       try {
         found.newest &= !(here < read_progress(other));
-      } catch (const Error&) {  // a damaged one cannot be resumed from, so it is not further
+      } catch (const Error&) {
+        continue;  // a damaged one cannot be resumed from, so it is not further
       }
     }
     return found;

@@ -224,7 +224,7 @@ std::vector<Leaf> leaves_of(const T& config, Json& tree) {
 
 // For a wrong key, a close name in the same section or, failing that, the same name in another one.
 std::string Reader::suggestion(const std::string& key) const {
-  const std::string close = did_you_mean(key, known_);
+  std::string close = did_you_mean(key, known_);
   if (!close.empty()) {
     return close;
   }

@@ -3,7 +3,7 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <torch/cuda.h>
 
-#include <cstdio>
+#include <fstream>
 
 #include "base/error.hpp"
 #include "base/text.hpp"
@@ -29,12 +29,7 @@ std::int64_t resident_bytes() {
 #else
   std::int64_t total_pages = 0;
   std::int64_t resident_pages = 0;
-  if (std::FILE* file = std::fopen("/proc/self/statm", "r")) {
-    if (std::fscanf(file, "%ld %ld", &total_pages, &resident_pages) != 2) {
-      resident_pages = 0;
-    }
-    std::fclose(file);
-  }
+  std::ifstream("/proc/self/statm") >> total_pages >> resident_pages;
   return resident_pages * sysconf(_SC_PAGESIZE);
 #endif
 }

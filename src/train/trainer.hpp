@@ -101,7 +101,6 @@ class Trainer {
   const device::Device& device_;
   std::shared_ptr<models::ImageModel> model_;
   const data::ImageFolder& train_images_;
-  const data::ImageFolder& val_images_;
   artifacts::RunFolder& run_;
   Progress& progress_;
   Optimizer optimizer_;

@@ -85,7 +85,9 @@ class CheckRooms(unittest.TestCase):
         for room, header in upward:
             with self.subTest(room=room, header=header):
                 text = f'// a line before\n#include "{header}"\n'
-                self.assert_fault(f"src/{room}/new.cpp", text, ":2: ", f'{room} includes "{header}"')
+                self.assert_fault(
+                    f"src/{room}/new.cpp", text, ":2: ", f'{room} includes "{header}"'
+                )
 
     def test_main_may_not_reach_below_cli(self):
         self.assert_fault("src/main.cpp", '#include "train/trainer.hpp"\n', "base, cli")

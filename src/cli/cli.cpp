@@ -1,6 +1,7 @@
 #include "cli/cli.hpp"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
@@ -11,6 +12,7 @@
 
 #include "base/error.hpp"
 #include "base/log.hpp"
+#include "base/text.hpp"
 #include "base/version.hpp"
 #include "commands/commands.hpp"
 
@@ -203,6 +205,20 @@ void add_others(CLI::App& app, Action& action) {
   });
 }
 
+// CLI11 says of a misspelt verb only that one is required.
+void check_verb(const CLI::App& app, const std::vector<std::string>& words) {
+  std::vector<std::string> verbs;
+  for (const auto* verb : app.get_subcommands({})) {
+    verbs.push_back(verb->get_name());
+  }
+  const auto given = std::find_if(words.begin(), words.end(),
+                                  [](const std::string& word) { return !word.starts_with("-"); });
+  if (given != words.end() && std::find(verbs.begin(), verbs.end(), *given) == verbs.end()) {
+    throw Error(ErrorKind::Usage, "there is no verb '" + *given + "'" + did_you_mean(*given, verbs),
+                "use one of " + join(verbs, ", "));
+  }
+}
+
 }  // namespace
 
 std::optional<Action> parse(int argc, char** argv) {
@@ -228,6 +244,7 @@ std::optional<Action> parse(int argc, char** argv) {
   add_export(app, action);
   add_make_sample(app, action);
   add_others(app, action);
+  check_verb(app, words);
   try {
     std::vector<std::string> reversed(words.rbegin(), words.rend());  // as CLI11 wants them
     app.parse(reversed);

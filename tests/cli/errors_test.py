@@ -26,7 +26,7 @@ class CommandLine(CliTest):
 
     def test_wrong_command_lines(self):
         self.assert_fault(2, cause="A subcommand is required")
-        self.assert_fault(2, "trian", cause="trian")
+        self.assert_fault(2, "trian", cause="no verb 'trian', did you mean 'train'?")
         self.assert_fault(2, "train", cause="train needs a configuration")
         self.assert_fault(2, "train", "--config", cause="--config", remedy="orchard train --help")
         self.assert_fault(2, "train", "--config", "resnet50.json", "--set", "nothing", cause="nothing")

@@ -14,7 +14,16 @@ class CommandLine(CliTest):
     def test_help_and_version(self):
         self.assertIn("Exit codes", self.run_orchard("--help").out)
         self.assertRegex(self.run_orchard("--version").out, r"^orchard \d+\.\d+\.\d+")
-        verbs = ["train", "evaluate", "predict", "export", "models", "devices", "schema", "make-sample"]
+        verbs = [
+            "train",
+            "evaluate",
+            "predict",
+            "export",
+            "models",
+            "devices",
+            "schema",
+            "make-sample",
+        ]
         for verb in verbs:
             with self.subTest(verb=verb):
                 self.assertIn("Examples:", self.run_orchard(verb, "--help").out)
@@ -29,8 +38,12 @@ class CommandLine(CliTest):
         self.assert_fault(2, "trian", cause="no verb 'trian', did you mean 'train'?")
         self.assert_fault(2, "train", cause="train needs a configuration")
         self.assert_fault(2, "train", "--config", cause="--config", remedy="orchard train --help")
-        self.assert_fault(2, "train", "--config", "resnet50.json", "--set", "nothing", cause="nothing")
-        self.assert_fault(2, "predict", "--model", "x", cause="inputs", remedy="orchard predict --help")
+        self.assert_fault(
+            2, "train", "--config", "resnet50.json", "--set", "nothing", cause="nothing"
+        )
+        self.assert_fault(
+            2, "predict", "--model", "x", cause="inputs", remedy="orchard predict --help"
+        )
         self.assert_fault(2, "predict", "--model", "x", "y", "--format", "xml", cause="xml")
         self.assert_fault(2, "predict", "--model", "x", "y", "--top-k", "0", cause="--top-k")
 
@@ -45,9 +58,22 @@ class Configuration(CliTest):
                 self.assertEqual(json.loads(shown)["run"]["name"], path.stem)
 
     def test_overrides_show_in_the_effective_configuration(self):
-        shown = json.loads(self.run_orchard(
-            "train", "--config", "resnet50", "--set", "optimizer.lr=0.25", "--data", "/x y",
-            "--set", "train.epochs=3", "--device", "cpu", "--print-config").out)
+        shown = json.loads(
+            self.run_orchard(
+                "train",
+                "--config",
+                "resnet50",
+                "--set",
+                "optimizer.lr=0.25",
+                "--data",
+                "/x y",
+                "--set",
+                "train.epochs=3",
+                "--device",
+                "cpu",
+                "--print-config",
+            ).out
+        )
         self.assertEqual(shown["optimizer"]["lr"], 0.25)
         self.assertEqual(shown["train"]["epochs"], 3)
         self.assertEqual(shown["data"]["root"], "/x y")
@@ -55,34 +81,75 @@ class Configuration(CliTest):
 
     def test_all_problems_at_once(self):
         (self.folder / "bad.json").write_text(
-            '{\n"train": {"bacth_size": 3,\n"epochs": "x"},\n"modle": {"name": "resnet18"}\n}')
-        done = self.assert_fault(3, "train", "--config", "bad.json", "--set", "optimizer.lr=-1",
-                                 cause="4 problems in the configuration bad.json")
-        for part in ["bad.json:2: train.bacth_size: unknown field, did you mean 'batch_size'?",
-                     "bad.json:3: train.epochs: must be a whole number",
-                     "bad.json:4: modle: unknown field, did you mean 'model'?",
-                     "--set optimizer.lr=-1: optimizer.lr: must be from 0 to 1e+06, not -1"]:
+            '{\n"train": {"bacth_size": 3,\n"epochs": "x"},\n"modle": {"name": "resnet18"}\n}'
+        )
+        done = self.assert_fault(
+            3,
+            "train",
+            "--config",
+            "bad.json",
+            "--set",
+            "optimizer.lr=-1",
+            cause="4 problems in the configuration bad.json",
+        )
+        for part in [
+            "bad.json:2: train.bacth_size: unknown field, did you mean 'batch_size'?",
+            "bad.json:3: train.epochs: must be a whole number",
+            "bad.json:4: modle: unknown field, did you mean 'model'?",
+            "--set optimizer.lr=-1: optimizer.lr: must be from 0 to 1e+06, not -1",
+        ]:
             self.assertIn(part, done.err)
 
     def test_missing_or_broken_files(self):
-        self.assert_fault(3, "train", "--config", "resnet5.json",
-                          cause="did you mean 'resnet50.json'?", remedy="mobilenet_v2.json")
+        self.assert_fault(
+            3,
+            "train",
+            "--config",
+            "resnet5.json",
+            cause="did you mean 'resnet50.json'?",
+            remedy="mobilenet_v2.json",
+        )
         (self.folder / "broken.json").write_text('{\n"seed": 1,,\n}')
-        self.assert_fault(3, "train", "--config", "broken.json", cause="broken.json:2: not valid JSON")
+        self.assert_fault(
+            3, "train", "--config", "broken.json", cause="broken.json:2: not valid JSON"
+        )
 
     def test_values_that_only_training_can_judge(self):
         self.write_config({"data": {"root": ""}})
-        self.assert_fault(3, "train", "--config", "tiny.json", cause="data.root is not set",
-                          remedy="--data FOLDER")
-        self.assert_fault(3, "train", "--config", "tiny.json", "--device", "gpu", "--data", "x",
-                          cause="unknown device 'gpu'")
+        self.assert_fault(
+            3,
+            "train",
+            "--config",
+            "tiny.json",
+            cause="data.root is not set",
+            remedy="--data FOLDER",
+        )
+        self.assert_fault(
+            3,
+            "train",
+            "--config",
+            "tiny.json",
+            "--device",
+            "gpu",
+            "--data",
+            "x",
+            cause="unknown device 'gpu'",
+        )
 
     def test_a_device_that_is_not_there_is_no_silent_cpu(self):
         if "\nmps      yes" in "\n" + self.run_orchard("devices").out:
             self.skipTest("this machine has mps")
         self.write_config()
-        self.assert_fault(5, "train", "--config", "tiny.json", "--device", "mps",
-                          cause="device mps cannot be used", remedy="--device auto")
+        self.assert_fault(
+            5,
+            "train",
+            "--config",
+            "tiny.json",
+            "--device",
+            "mps",
+            cause="device mps cannot be used",
+            remedy="--device auto",
+        )
 
 
 class Data(CliTest):
@@ -94,8 +161,9 @@ class Data(CliTest):
         return self.folder / "sample"
 
     def train_fault(self, code, cause, *args, **kwargs):
-        return self.assert_fault(code, "train", "--config", self.write_config(), *args, cause=cause,
-                                 **kwargs)
+        return self.assert_fault(
+            code, "train", "--config", self.write_config(), *args, cause=cause, **kwargs
+        )
 
     def test_no_such_folder(self):
         self.train_fault(4, "nowhere", "--data", "nowhere")

@@ -20,8 +20,14 @@ def differences(a, b, path=""):
             found += differences(a[key], b[key], f"{path}/{key}")
         return found
     if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
-        same = a.dtype == b.dtype and a.shape == b.shape and torch.equal(
-            a.contiguous().flatten().view(torch.uint8), b.contiguous().flatten().view(torch.uint8))
+        same = (
+            a.dtype == b.dtype
+            and a.shape == b.shape
+            and torch.equal(
+                a.contiguous().flatten().view(torch.uint8),
+                b.contiguous().flatten().view(torch.uint8),
+            )
+        )
         return [] if same else [path]
     return [] if a == b else [path]
 
@@ -51,15 +57,24 @@ class Resume(CliTest):
     def uninterrupted(self, model):
         if model not in self.whole:
             config = self.config(model, "whole")
-            self.run_orchard("train", "--config", config, "--set", f"run.dir={self.shared}/{model}",
-                             "--set", "data.workers=1")
+            self.run_orchard(
+                "train",
+                "--config",
+                config,
+                "--set",
+                f"run.dir={self.shared}/{model}",
+                "--set",
+                "data.workers=1",
+            )
             self.whole[model] = self.shared / model / "whole"
         return self.whole[model]
 
     def assert_equal_runs(self, model, run, files=("last.pth", "best.pth")):
         whole = self.uninterrupted(model)
         for file in files:
-            self.assertEqual(differences(self.checkpoint(whole, file), self.checkpoint(run, file)), [])
+            self.assertEqual(
+                differences(self.checkpoint(whole, file), self.checkpoint(run, file)), []
+            )
         expected = self.metrics(whole)
         self.assertEqual(len(expected), 3)
         for a, b in zip(expected, self.metrics(run), strict=True):
@@ -90,8 +105,9 @@ class Resume(CliTest):
                 process = self.start_and_wait_for_step(config, name, 9)
                 process.kill()
                 process.communicate()
-                self.run_orchard("train", "--config", config, "--resume", "--set",
-                                 f"data.workers={workers}")
+                self.run_orchard(
+                    "train", "--config", config, "--resume", "--set", f"data.workers={workers}"
+                )
                 self.assert_equal_runs(model, self.folder / "runs" / name)
 
     def test_signals_save_and_tell_how_to_go_on(self):
@@ -110,7 +126,9 @@ class Resume(CliTest):
         # checkpoint of the first epoch of the whole run is taken.
         whole = self.uninterrupted("resnet18")
         config = self.config("resnet18", "boundary")
-        self.run_orchard("train", "--config", config, "--resume", whole / "checkpoints/epoch_0001.pth")
+        self.run_orchard(
+            "train", "--config", config, "--resume", whole / "checkpoints/epoch_0001.pth"
+        )
         run = self.folder / "runs" / "boundary"
         self.assertEqual(differences(self.checkpoint(whole), self.checkpoint(run)), [])
         # An older checkpoint starts a folder of its own: nothing of the whole run is overwritten.
@@ -140,9 +158,18 @@ class Resume(CliTest):
 
     def test_changed_fields_are_refused_with_both_values(self):
         whole = self.uninterrupted("resnet18")
-        done = self.assert_fault(3, "train", "--resume", whole, "--set", "train.batch_size=9",
-                                 "--set", "optimizer.lr=0.5", cause="train.batch_size: 9, was 8",
-                                 remedy="--allow-config-change")
+        done = self.assert_fault(
+            3,
+            "train",
+            "--resume",
+            whole,
+            "--set",
+            "train.batch_size=9",
+            "--set",
+            "optimizer.lr=0.5",
+            cause="train.batch_size: 9, was 8",
+            remedy="--allow-config-change",
+        )
         self.assertIn("optimizer.lr: 0.5, was 0.02", done.err)
 
     def test_a_second_program_in_the_same_folder(self):

@@ -53,8 +53,11 @@ class Schema(CliTest):
 
     def test_the_readme_holds_the_generated_table(self):
         table = self.run_orchard("schema", "--markdown").out.strip()
-        self.assertIn(table, (SOURCE / "README.md").read_text(),
-                      "run: build/release/orchard schema --markdown, and put it into README.md")
+        self.assertIn(
+            table,
+            (SOURCE / "README.md").read_text(),
+            "run: build/release/orchard schema --markdown, and put it into README.md",
+        )
 
 
 if __name__ == "__main__":

@@ -18,21 +18,40 @@ class WholePath(CliTest):
     def test_train_evaluate_predict_export(self):
         self.write_config()
         done = self.run_orchard("train", "--config", "tiny.json")
-        for part in ["device", "resnet18", "54 images in 6 classes", "run folder", "best", "resume"]:
+        for part in [
+            "device",
+            "resnet18",
+            "54 images in 6 classes",
+            "run folder",
+            "best",
+            "resume",
+        ]:
             self.assertIn(part, done.err)
 
         run = self.folder / "runs" / "tiny"
         names = {path.relative_to(run).as_posix() for path in run.rglob("*") if path.is_file()}
-        for name in ["config.json", "classes.txt", "metrics.csv", "metrics.jsonl", "log.txt",
-                     "checkpoints/last.pth", "checkpoints/best.pth", "checkpoints/epoch_0002.pth"]:
+        for name in [
+            "config.json",
+            "classes.txt",
+            "metrics.csv",
+            "metrics.jsonl",
+            "log.txt",
+            "checkpoints/last.pth",
+            "checkpoints/best.pth",
+            "checkpoints/epoch_0002.pth",
+        ]:
             self.assertIn(name, names)
         self.assertFalse([name for name in names if ".tmp" in name])
         classes = (run / "classes.txt").read_text().split()
-        self.assertEqual(classes, sorted(path.name for path in (self.folder / "sample/train").iterdir()))
+        self.assertEqual(
+            classes, sorted(path.name for path in (self.folder / "sample/train").iterdir())
+        )
         rows = list(csv.DictReader((run / "metrics.csv").open()))
         self.assertEqual([row["epoch"] for row in rows], ["1", "2"])
-        self.assertEqual([float(row["val_top1"]) for row in rows],
-                         [row["val_top1"] for row in self.metrics("runs/tiny")])
+        self.assertEqual(
+            [float(row["val_top1"]) for row in rows],
+            [row["val_top1"] for row in self.metrics("runs/tiny")],
+        )
         effective = json.loads((run / "config.json").read_text())
         self.assertEqual(effective["train"]["batch_size"], 16)
 
@@ -44,11 +63,21 @@ class WholePath(CliTest):
 
         for model in ["runs/tiny", "runs/tiny/export/resnet18.ts"]:
             with self.subTest(model=model):
-                report = json.loads(self.run_orchard("evaluate", "--model", model, "--data", "sample",
-                                                     "--format", "json").out)
+                report = json.loads(
+                    self.run_orchard(
+                        "evaluate", "--model", model, "--data", "sample", "--format", "json"
+                    ).out
+                )
                 self.assertEqual(report["images"], 24)
-                rows = list(csv.DictReader(io.StringIO(
-                    self.run_orchard("predict", "--model", model, "sample/val", "--format", "csv").out)))
+                rows = list(
+                    csv.DictReader(
+                        io.StringIO(
+                            self.run_orchard(
+                                "predict", "--model", model, "sample/val", "--format", "csv"
+                            ).out
+                        )
+                    )
+                )
                 right = sum(row["class"] == pathlib.Path(row["path"]).parent.name for row in rows)
                 self.assertEqual(right / len(rows), report["top1"])
         best = max(row["val_top1"] for row in self.metrics("runs/tiny"))
@@ -57,11 +86,14 @@ class WholePath(CliTest):
         # The exported file and the checkpoint say the same.
         by_model = []
         for model in ["runs/tiny", str(script)]:
-            out = self.run_orchard("predict", "--model", model, "sample/val", "--format", "jsonl",
-                                   "--top-k", "6").out
+            out = self.run_orchard(
+                "predict", "--model", model, "sample/val", "--format", "jsonl", "--top-k", "6"
+            ).out
             by_model.append([json.loads(line) for line in out.splitlines()])
         for a, b in zip(*by_model, strict=True):
-            self.assertEqual([p["class"] for p in a["predictions"]], [p["class"] for p in b["predictions"]])
+            self.assertEqual(
+                [p["class"] for p in a["predictions"]], [p["class"] for p in b["predictions"]]
+            )
             for p, q in zip(a["predictions"], b["predictions"], strict=True):
                 self.assertAlmostEqual(p["probability"], q["probability"], places=6)
             self.assertAlmostEqual(sum(p["probability"] for p in a["predictions"]), 1, places=9)
@@ -83,8 +115,15 @@ class WholePath(CliTest):
         table = self.run_orchard("predict", *inputs, code=4)
         self.assertIn("1 of 2 files could not be read", table.err)
         self.assertIn("cannot be read", table.out)
-        rows = list(csv.DictReader(io.StringIO(
-            self.run_orchard("predict", *inputs, "--format", "csv", "--top-k", "2", code=4).out)))
+        rows = list(
+            csv.DictReader(
+                io.StringIO(
+                    self.run_orchard(
+                        "predict", *inputs, "--format", "csv", "--top-k", "2", code=4
+                    ).out
+                )
+            )
+        )
         self.assertEqual([row["path"] for row in rows], [odd.name, odd.name, "bad.jpg"])
         self.assertEqual([row["rank"] for row in rows], ["1", "2", ""])
         entries = json.loads(self.run_orchard("predict", *inputs, "--format", "json", code=4).out)
@@ -115,7 +154,9 @@ class Faults(CliTest):
             self.assertIn(name, skipped)
         row = self.metrics("runs/tiny")[0]
         self.assertEqual(row["val_images"], 24)  # 25 files, one of them bad and not replaced
-        report = json.loads(self.run_orchard("evaluate", "--model", "runs/tiny", "--format", "json").out)
+        report = json.loads(
+            self.run_orchard("evaluate", "--model", "runs/tiny", "--format", "json").out
+        )
         self.assertEqual((report["images"], report["unreadable"]), (24, 1))
         self.assertEqual(report["top1"], row["val_top1"])
 
@@ -134,8 +175,18 @@ class Faults(CliTest):
         self.write_config({"train": {"epochs": 3}, "schedule": {"warmup_epochs": 0}})
         self.run_orchard("train", "--config", "tiny.json", "--epochs", "1", "--name", "wild")
         good = (self.folder / "runs/wild/checkpoints/last.pth").read_bytes()
-        done = self.run_orchard("train", "--config", "tiny.json", "--name", "wild", "--resume",
-                                "--allow-config-change", "--set", "optimizer.lr=1e6", code=7)
+        done = self.run_orchard(
+            "train",
+            "--config",
+            "tiny.json",
+            "--name",
+            "wild",
+            "--resume",
+            "--allow-config-change",
+            "--set",
+            "optimizer.lr=1e6",
+            code=7,
+        )
         self.assertIn("not finite", done.err)
         self.assertIn("learning rate 1e+06", done.err.replace("7.5e+05", "1e+06"))
         self.assertEqual(good, (self.folder / "runs/wild/checkpoints/last.pth").read_bytes())
@@ -160,13 +211,23 @@ class Faults(CliTest):
         def limit_file_size():
             resource.setrlimit(resource.RLIMIT_FSIZE, (len(good) // 2, len(good) // 2))
 
-        done = self.run_orchard("train", "--config", "tiny.json", "--resume", "--epochs", "2",
-                                "--allow-config-change", code=6, preexec_fn=limit_file_size)
+        done = self.run_orchard(
+            "train",
+            "--config",
+            "tiny.json",
+            "--resume",
+            "--epochs",
+            "2",
+            "--allow-config-change",
+            code=6,
+            preexec_fn=limit_file_size,
+        )
         self.assertIn("File too large", done.err)
         self.assertEqual(good, checkpoint.read_bytes())
         self.assertFalse(list(checkpoint.parent.glob("*.tmp*")))
-        self.run_orchard("train", "--config", "tiny.json", "--resume", "--epochs", "2",
-                         "--allow-config-change")
+        self.run_orchard(
+            "train", "--config", "tiny.json", "--resume", "--epochs", "2", "--allow-config-change"
+        )
 
 
 if __name__ == "__main__":

@@ -50,27 +50,59 @@ class ArtifactsTest(unittest.TestCase):
             self.assertEqual((type(a), repr(a)), (type(b), repr(b)), where)
 
     def test_plain_values(self):
-        integers = [0, 1, 255, 256, 65535, 65536, -1, 2**31 - 1, 2**31, -(2**31) - 1, 2**40, -(2**47),
-                    2**55, 2**63 - 1, -(2**63)]
+        integers = [
+            0,
+            1,
+            255,
+            256,
+            65535,
+            65536,
+            -1,
+            2**31 - 1,
+            2**31,
+            -(2**31) - 1,
+            2**40,
+            -(2**47),
+            2**55,
+            2**63 - 1,
+            -(2**63),
+        ]
         value = {
             "integers": integers,
             "floats": [0.0, -0.0, 0.1, 1e-320, 1e308, float("inf"), float("nan")],
             "rest": (True, False, None, "", "dög 猫 🌳", "zero\0byte", "\udcff\udc80", [], {}, ()),
             "nested": {"a": {"b": [{"c": (1, (2, (3, 4, 5, 6)))}]}},
-            3: "an integer as key", -(2**40): "another",
+            3: "an integer as key",
+            -(2**40): "another",
             **{f"key {i}": i for i in range(3000)},  # pickled in batches
         }
         self.assert_same(value, self.copy(value))
 
     def test_tensors(self):
         torch.manual_seed(3)
-        types = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32,
-                 torch.int16, torch.int8, torch.uint8, torch.bool, torch.complex64, torch.complex128]
+        types = [
+            torch.float32,
+            torch.float64,
+            torch.float16,
+            torch.bfloat16,
+            torch.int64,
+            torch.int32,
+            torch.int16,
+            torch.int8,
+            torch.uint8,
+            torch.bool,
+            torch.complex64,
+            torch.complex128,
+        ]
         base = torch.randn(10, 10)
         value = {
             **{str(kind): (torch.randn(3, 5) * 40).to(kind) for kind in types},
-            "scalar": torch.tensor(5), "empty": torch.empty(0, 3), "rows": base[2:4], "columns": base[:, 3],
-            "transposed": base.t(), "expanded": torch.randn(1, 3).expand(4, 3),
+            "scalar": torch.tensor(5),
+            "empty": torch.empty(0, 3),
+            "rows": base[2:4],
+            "columns": base[:, 3],
+            "transposed": base.t(),
+            "expanded": torch.randn(1, 3).expand(4, 3),
             "channels last": torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last),
             "parameter": torch.nn.Parameter(torch.randn(3)),
             "random state": torch.get_rng_state(),
@@ -80,12 +112,17 @@ class ArtifactsTest(unittest.TestCase):
         self.assertFalse(back["parameter"].requires_grad)
 
     def test_state_dicts(self):
-        model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.Linear(4, 2))
+        model = torch.nn.Sequential(
+            torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.Linear(4, 2)
+        )
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         model[2](torch.randn(2, 4)).sum().backward()
         optimizer.step()
-        for value in [model.state_dict(), collections.OrderedDict(a=1),
-                      {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 3}]:
+        for value in [
+            model.state_dict(),
+            collections.OrderedDict(a=1),
+            {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 3},
+        ]:
             self.assert_same(value, self.copy(value))
         model.load_state_dict(torch.load(self.folder / "out.pth", weights_only=True)["model"])
 
@@ -125,8 +162,10 @@ class ArtifactsTest(unittest.TestCase):
         values = torch.load(self.folder / "a.pth", weights_only=True)
         extra = {"orchard.json": "", "classes.txt": ""}
         script = torch.jit.load(str(self.folder / "a.ts"), _extra_files=extra)
-        self.assertEqual({k: (v.shape, v.dtype) for k, v in script.state_dict().items()},
-                         {k: (v.shape, v.dtype) for k, v in values["model"].items()})
+        self.assertEqual(
+            {k: (v.shape, v.dtype) for k, v in script.state_dict().items()},
+            {k: (v.shape, v.dtype) for k, v in values["model"].items()},
+        )
         for name, tensor in script.state_dict().items():
             self.assert_same(values["model"][name], tensor, name)
         self.assertFalse(any(p.requires_grad for p in script.parameters()))
@@ -136,8 +175,10 @@ class ArtifactsTest(unittest.TestCase):
             for batch in [9, 1, 4, 9, 9]:
                 images = values["images"][:batch]
                 expected = values["logits"][:batch]
-                self.assertLess((script(images) - expected).abs().max().item(),
-                                1e-5 * expected.abs().max().item())
+                self.assertLess(
+                    (script(images) - expected).abs().max().item(),
+                    1e-5 * expected.abs().max().item(),
+                )
         card = json.loads(extra["orchard.json"])
         self.assertEqual(card["classes"], ["a", "b", "c", "dög"])
         self.assertEqual(extra["classes.txt"].decode(), "a\nb\nc\ndög\n")

@@ -9,7 +9,9 @@ import sys
 
 import torch
 
-torch.library.register_fake = lambda *args, **kwargs: lambda function: function  # no image operators here
+torch.library.register_fake = lambda *args, **kwargs: (
+    lambda function: function
+)  # no image operators here
 import torchvision  # noqa: E402
 from PIL import Image  # noqa: E402
 
@@ -23,9 +25,15 @@ class CheckpointInTorchvision(CliTest):
     sample_args = ["--train-per-class", "3", "--val-per-class", "2"]
 
     def trained(self, model):
-        self.write_config({"model": {"name": model}, "train": {"epochs": 1, "batch_size": 6},
-                           "augment": {"image_size_px": 64},
-                           "preprocess": {"resize_px": 72, "crop_px": 64}}, f"{model}.json")
+        self.write_config(
+            {
+                "model": {"name": model},
+                "train": {"epochs": 1, "batch_size": 6},
+                "augment": {"image_size_px": 64},
+                "preprocess": {"resize_px": 72, "crop_px": 64},
+            },
+            f"{model}.json",
+        )
         self.run_orchard("train", "--config", f"{model}.json")
         self.run_orchard("export", "--model", f"runs/{model}")
         return self.folder / "runs" / model
@@ -46,25 +54,34 @@ class CheckpointInTorchvision(CliTest):
                 with torch.no_grad():
                     expected, got = network(images), ours(images)
                 self.assertLess((expected - got).abs().max().item(), 1e-5)
-                self.assertGreater(expected.abs().max().item(), 0.01)  # there is something to compare
+                self.assertGreater(
+                    expected.abs().max().item(), 0.01
+                )  # there is something to compare
                 # Negative control: one running mean that is off shows.
                 name = next(key for key in state["model"] if key.endswith("running_mean"))
                 spoiled = {**state["model"], name: state["model"][name] + 0.1}
                 network.load_state_dict(spoiled)
                 with torch.no_grad():
                     self.assertGreater((network(images) - got).abs().max().item(), 1e-4)
-                self.assertEqual(state["classes"],
-                                 sorted(path.name for path in (self.folder / "sample/train").iterdir()))
+                self.assertEqual(
+                    state["classes"],
+                    sorted(path.name for path in (self.folder / "sample/train").iterdir()),
+                )
                 self.assertEqual(json.loads(state["config"])["model"]["name"], model)
 
     def test_same_probabilities_from_the_file_on(self):
         run = self.trained("resnet18")
         network, state = self.reference(run, "resnet18")
-        view = torchvision.transforms.Compose([
-            torchvision.transforms.Resize(72), torchvision.transforms.CenterCrop(64),
-            torchvision.transforms.PILToTensor()])
-        out = self.run_orchard("predict", "--model", "runs/resnet18", "sample/val", "--format", "jsonl",
-                               "--top-k", "6").out
+        view = torchvision.transforms.Compose(
+            [
+                torchvision.transforms.Resize(72),
+                torchvision.transforms.CenterCrop(64),
+                torchvision.transforms.PILToTensor(),
+            ]
+        )
+        out = self.run_orchard(
+            "predict", "--model", "runs/resnet18", "sample/val", "--format", "jsonl", "--top-k", "6"
+        ).out
         lines = [json.loads(line) for line in out.splitlines()]
         self.assertEqual(len(lines), 12)
         mean, std = torch.tensor(MEAN).view(3, 1, 1), torch.tensor(STD).view(3, 1, 1)
@@ -74,7 +91,9 @@ class CheckpointInTorchvision(CliTest):
                 logits = network(((pixels.float() / 255 - mean) / std)[None])[0]
             expected = logits.double().softmax(0)
             for guess in line["predictions"]:
-                self.assertAlmostEqual(guess["probability"], expected[guess["index"]].item(), places=5)
+                self.assertAlmostEqual(
+                    guess["probability"], expected[guess["index"]].item(), places=5
+                )
                 self.assertEqual(guess["class"], state["classes"][guess["index"]])
 
     def test_our_optimizer_state_continues_in_torch(self):

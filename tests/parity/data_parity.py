@@ -11,7 +11,9 @@ import numpy as np
 import PIL
 import torch
 
-torch.library.register_fake = lambda *args, **kwargs: lambda function: function  # no image operators here
+torch.library.register_fake = lambda *args, **kwargs: (
+    lambda function: function
+)  # no image operators here
 import torchvision  # noqa: E402
 from PIL import Image  # noqa: E402
 
@@ -22,7 +24,9 @@ FILTERS = {False: Image.Resampling.BILINEAR, True: Image.Resampling.BICUBIC}
 def picture(rng, width, height):
     """Edges, gradients and noise: hard for a resampler that rounds differently."""
     y, x = np.mgrid[0:height, 0:width]
-    waves = [127 + 127 * np.sin(x * rng.uniform(0.05, 2) + y * rng.uniform(0.05, 2)) for _ in range(3)]
+    waves = [
+        127 + 127 * np.sin(x * rng.uniform(0.05, 2) + y * rng.uniform(0.05, 2)) for _ in range(3)
+    ]
     image = np.stack(waves, axis=2)
     image[y % 17 < 8] = 255 - image[y % 17 < 8]
     noise = np.random.default_rng(rng.randrange(1 << 30)).normal(0, 20, image.shape)
@@ -56,14 +60,31 @@ class EqualBytes(unittest.TestCase):
             if i % 2:
                 window = [0, 0, out_w, out_h]
             cubic = i % 3 == 0
-            resized = Image.fromarray(image).crop((x, y, x + w, y + h)).resize((out_w, out_h), FILTERS[cubic])
-            expected.append(np.asarray(resized)[window[1]:window[1] + window[3],
-                                                window[0]:window[0] + window[2]])
-            cases.append({"image": torch.from_numpy(image), "box": [x, y, w, h], "size": [out_w, out_h],
-                          "window": window, "cubic": cubic})
+            resized = (
+                Image.fromarray(image)
+                .crop((x, y, x + w, y + h))
+                .resize((out_w, out_h), FILTERS[cubic])
+            )
+            expected.append(
+                np.asarray(resized)[
+                    window[1] : window[1] + window[3], window[0] : window[0] + window[2]
+                ]
+            )
+            cases.append(
+                {
+                    "image": torch.from_numpy(image),
+                    "box": [x, y, w, h],
+                    "size": [out_w, out_h],
+                    "window": window,
+                    "cubic": cubic,
+                }
+            )
         got = self.probe("resize", {"cases": cases})
-        different = [i for i, (a, b) in enumerate(zip(got, expected, strict=True))
-                     if not np.array_equal(a.numpy(), b)]
+        different = [
+            i
+            for i, (a, b) in enumerate(zip(got, expected, strict=True))
+            if not np.array_equal(a.numpy(), b)
+        ]
         self.assertEqual(different, [], f"of {len(cases)} cases")
 
     def test_evaluation_view(self):
@@ -76,14 +97,27 @@ class EqualBytes(unittest.TestCase):
             path = self.folder / f"{i}.{'png' if i % 3 == 0 else 'jpg'}"
             image.save(path, **({} if i % 3 == 0 else {"quality": rng.randint(60, 97)}))
             files.append(str(path))
-        for resize, crop, cubic in [(256, 224, False), (72, 64, True), (65, 64, False), (64, 64, False)]:
+        for resize, crop, cubic in [
+            (256, 224, False),
+            (72, 64, True),
+            (65, 64, False),
+            (64, 64, False),
+        ]:
             with self.subTest(resize=resize, crop=crop, cubic=cubic):
-                view = torchvision.transforms.Compose([
-                    torchvision.transforms.Resize(
-                        resize, torchvision.transforms.InterpolationMode.BICUBIC if cubic
-                        else torchvision.transforms.InterpolationMode.BILINEAR),
-                    torchvision.transforms.CenterCrop(crop)])
-                got = self.probe("views", {"files": files, "resize": resize, "crop": crop, "cubic": cubic})
+                view = torchvision.transforms.Compose(
+                    [
+                        torchvision.transforms.Resize(
+                            resize,
+                            torchvision.transforms.InterpolationMode.BICUBIC
+                            if cubic
+                            else torchvision.transforms.InterpolationMode.BILINEAR,
+                        ),
+                        torchvision.transforms.CenterCrop(crop),
+                    ]
+                )
+                got = self.probe(
+                    "views", {"files": files, "resize": resize, "crop": crop, "cubic": cubic}
+                )
                 for path, pixels in zip(files, got, strict=True):
                     expected = np.asarray(view(Image.open(path).convert("RGB")))
                     self.assertTrue(np.array_equal(pixels.numpy(), expected), path)

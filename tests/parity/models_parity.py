@@ -16,7 +16,9 @@ import unittest
 import numpy
 import torch
 
-torch.library.register_fake = lambda *args, **kwargs: lambda function: function  # no image operators here
+torch.library.register_fake = lambda *args, **kwargs: (
+    lambda function: function
+)  # no image operators here
 import torchvision  # noqa: E402
 
 PROBE = os.environ["ORCHARD_MODEL_PROBE"]
@@ -32,8 +34,12 @@ LOOSER = 100
 
 
 def probe(*arguments):
-    done = subprocess.run([PROBE, *map(str, arguments)], capture_output=True, text=True,
-                          env={**os.environ, "OMP_NUM_THREADS": "1"})
+    done = subprocess.run(
+        [PROBE, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
     if done.returncode != 0:
         raise RuntimeError(done.stderr)
     return done.stdout
@@ -43,7 +49,9 @@ SAME_VERSION = probe("version").strip() == torch.__version__.split("+")[0]
 
 
 def options(**values):
-    return [f"{key}={int(value) if isinstance(value, bool) else value}" for key, value in values.items()]
+    return [
+        f"{key}={int(value) if isinstance(value, bool) else value}" for key, value in values.items()
+    ]
 
 
 def write_folder(folder, tensors):
@@ -92,8 +100,10 @@ def as_trained(name, num_classes=10):
 
 def batch(num_classes=10):
     generator = torch.Generator().manual_seed(12)
-    return (torch.randn(8, 3, 64, 64, generator=generator),
-            torch.randint(num_classes, (8,), generator=generator))
+    return (
+        torch.randn(8, 3, 64, 64, generator=generator),
+        torch.randint(num_classes, (8,), generator=generator),
+    )
 
 
 def error(got, expected, scale=None, least=1e-30):
@@ -130,11 +140,15 @@ class NamesAndShapes(Parity):
         extra = {"width_mult": width_mult} if name == "mobilenet_v2" else {}
         with torch.device("meta"):
             model = reference(name, num_classes, **extra)
-        expected = [f"{kind}\t{key}\t{str(tensor.dtype).removeprefix('torch.')}\t"
-                    f"{','.join(map(str, tensor.shape))}"
-                    for kind, items in [("parameter", model.named_parameters()),
-                                        ("buffer", model.named_buffers())]
-                    for key, tensor in items]
+        expected = [
+            f"{kind}\t{key}\t{str(tensor.dtype).removeprefix('torch.')}\t"
+            f"{','.join(map(str, tensor.shape))}"
+            for kind, items in [
+                ("parameter", model.named_parameters()),
+                ("buffer", model.named_buffers()),
+            ]
+            for key, tensor in items
+        ]
         self.assertGreater(len(expected), 100)
         self.assertEqual(probe("describe", name, num_classes, width_mult).splitlines(), expected)
 
@@ -159,25 +173,40 @@ class Training(Parity):
                 print(f"{name} {variant}")
                 self.check_variant(name, start, images, labels, **variant)
 
-    def check_variant(self, name, start, images, labels, nesterov, decay_norm_and_bias,
-                      channels_last=False):
+    def check_variant(
+        self, name, start, images, labels, nesterov, decay_norm_and_bias, channels_last=False
+    ):
         layout = torch.channels_last if channels_last else torch.contiguous_format
         model = as_trained(name).to(memory_format=layout)
         images = images.contiguous(memory_format=layout)
         weight_decay, lr, steps = 0.01, 0.02, 5  # a decay large enough to show
-        got = self.ours(start, model=name, nesterov=nesterov, weight_decay=weight_decay, lr=lr,
-                        decay_norm_and_bias=decay_norm_and_bias, steps=steps,
-                        channels_last=channels_last)
+        got = self.ours(
+            start,
+            model=name,
+            nesterov=nesterov,
+            weight_decay=weight_decay,
+            lr=lr,
+            decay_norm_and_bias=decay_norm_and_bias,
+            steps=steps,
+            channels_last=channels_last,
+        )
         with torch.no_grad():
             expected = model.eval()(images)
-        self.note("logits", (got["eval_logits"] - expected).abs().max().item()
-                  / expected.abs().max().item(), LOGITS)
+        self.note(
+            "logits",
+            (got["eval_logits"] - expected).abs().max().item() / expected.abs().max().item(),
+            LOGITS,
+        )
 
         spared = [] if decay_norm_and_bias else [p for p in model.parameters() if p.dim() == 1]
         decayed = [p for p in model.parameters() if all(p is not other for other in spared)]
         optimizer = torch.optim.SGD(
             [{"params": decayed}] + ([{"params": spared, "weight_decay": 0.0}] if spared else []),
-            lr=lr, momentum=0.9, nesterov=nesterov, weight_decay=weight_decay)
+            lr=lr,
+            momentum=0.9,
+            nesterov=nesterov,
+            weight_decay=weight_decay,
+        )
         loss_function = torch.nn.CrossEntropyLoss(label_smoothing=0.1)
         model.train()
         losses = []
@@ -189,32 +218,61 @@ class Training(Parity):
             if step == 0:
                 # A norm's bias that the next norm takes away again has no gradient but rounding.
                 least = 1e-3 * max(parameter.grad.norm().item() for parameter in model.parameters())
-                self.note("gradients", max(error(got[f"grad.{key}"], parameter.grad, least=least)
-                                           for key, parameter in model.named_parameters()), GRADIENT, True)
-                self.note("running statistics", max(error(got[f"stat.{key}"], value)
-                                                    for key, value in model.named_buffers()), STATISTIC)
-                moved = [key for key, value in model.named_buffers() if torch.equal(value, start[key])]
+                self.note(
+                    "gradients",
+                    max(
+                        error(got[f"grad.{key}"], parameter.grad, least=least)
+                        for key, parameter in model.named_parameters()
+                    ),
+                    GRADIENT,
+                    True,
+                )
+                self.note(
+                    "running statistics",
+                    max(error(got[f"stat.{key}"], value) for key, value in model.named_buffers()),
+                    STATISTIC,
+                )
+                moved = [
+                    key for key, value in model.named_buffers() if torch.equal(value, start[key])
+                ]
                 self.assertEqual(moved, [])  # the comparison sees a change in every one
             optimizer.step()
         self.note("losses of 5 steps", max(losses), MOVEMENT, True)
         final = dict(model.named_parameters())
-        self.note("weights after 5 steps",
-                  max(error(got[f"final.{key}"], value.detach(), value.detach() - start[key])
-                      for key, value in final.items()), MOVEMENT, True)
-        self.assertEqual({key for key in got if key.startswith("final.")}, {f"final.{key}" for key in final})
+        self.note(
+            "weights after 5 steps",
+            max(
+                error(got[f"final.{key}"], value.detach(), value.detach() - start[key])
+                for key, value in final.items()
+            ),
+            MOVEMENT,
+            True,
+        )
+        self.assertEqual(
+            {key for key in got if key.startswith("final.")}, {f"final.{key}" for key in final}
+        )
 
     def test_resnet18(self):
-        self.check_model("resnet18", [
-            {"nesterov": nesterov, "decay_norm_and_bias": decay}
-            for nesterov, decay in itertools.product([False, True], [False, True])]
-            + [{"nesterov": True, "decay_norm_and_bias": False, "channels_last": True}])
+        self.check_model(
+            "resnet18",
+            [
+                {"nesterov": nesterov, "decay_norm_and_bias": decay}
+                for nesterov, decay in itertools.product([False, True], [False, True])
+            ]
+            + [{"nesterov": True, "decay_norm_and_bias": False, "channels_last": True}],
+        )
 
     def test_resnet50(self):
         self.check_model("resnet50", [{"nesterov": False, "decay_norm_and_bias": True}])
 
     def test_mobilenet_v2(self):
-        self.check_model("mobilenet_v2", [{"nesterov": True, "decay_norm_and_bias": False},
-                                          {"nesterov": False, "decay_norm_and_bias": True}])
+        self.check_model(
+            "mobilenet_v2",
+            [
+                {"nesterov": True, "decay_norm_and_bias": False},
+                {"nesterov": False, "decay_norm_and_bias": True},
+            ],
+        )
 
 
 class NegativeControls(Parity):
@@ -228,7 +286,9 @@ class NegativeControls(Parity):
 
     def test_running_statistics_left_out(self):
         fresh = reference("resnet18", 10).state_dict()
-        spoiled = {key: fresh[key] if "running" in key else value for key, value in self.start.items()}
+        spoiled = {
+            key: fresh[key] if "running" in key else value for key, value in self.start.items()
+        }
         got = self.ours(spoiled, model="resnet18", steps=0)["eval_logits"]
         with torch.no_grad():
             expected = self.model.eval()(self.images)
@@ -237,21 +297,43 @@ class NegativeControls(Parity):
     def test_other_loss(self):
         right = self.ours(self.start, model="resnet18", steps=1)
         wrong = self.ours(self.start, model="resnet18", steps=1, label_smoothing=0.09)
-        self.assertGreater(max(error(wrong[key], value) for key, value in right.items()
-                               if key.startswith("grad.")), 5 * GRADIENT)
+        self.assertGreater(
+            max(
+                error(wrong[key], value) for key, value in right.items() if key.startswith("grad.")
+            ),
+            5 * GRADIENT,
+        )
 
     def test_other_rule(self):
         right = self.ours(self.start, model="resnet18", steps=2, weight_decay=0.01)
-        for change in [{"weight_decay": 0.0}, {"decay_norm_and_bias": False}, {"momentum": 0.89},
-                       {"nesterov": True}, {"lr": 0.049}]:
+        for change in [
+            {"weight_decay": 0.0},
+            {"decay_norm_and_bias": False},
+            {"momentum": 0.89},
+            {"nesterov": True},
+            {"lr": 0.049},
+        ]:
             with self.subTest(**change):
-                wrong = self.ours(self.start, model="resnet18", steps=2, **{"weight_decay": 0.01, **change})
-                self.assertGreater(max(
-                    error(wrong[f"final.{key}"], right[f"final.{key}"], right[f"final.{key}"] - value)
-                    for key, value in self.start.items() if f"final.{key}" in right), 5 * MOVEMENT)
+                wrong = self.ours(
+                    self.start, model="resnet18", steps=2, **{"weight_decay": 0.01, **change}
+                )
+                self.assertGreater(
+                    max(
+                        error(
+                            wrong[f"final.{key}"],
+                            right[f"final.{key}"],
+                            right[f"final.{key}"] - value,
+                        )
+                        for key, value in self.start.items()
+                        if f"final.{key}" in right
+                    ),
+                    5 * MOVEMENT,
+                )
 
     def test_weights_that_do_not_fit(self):
-        missing = {key: value for key, value in self.start.items() if key != "layer2.0.downsample.0.weight"}
+        missing = {
+            key: value for key, value in self.start.items() if key != "layer2.0.downsample.0.weight"
+        }
         with self.assertRaises(RuntimeError):
             self.ours(missing, model="resnet18")
         with self.assertRaises(RuntimeError):
@@ -263,65 +345,125 @@ class Schedules(Parity):
 
     LIMIT = 1e-12
 
-    def compare(self, make_schedulers, chained=False, peak=0.5, epochs=12, steps_per_epoch=11, **values):
+    def compare(
+        self, make_schedulers, chained=False, peak=0.5, epochs=12, steps_per_epoch=11, **values
+    ):
         optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=peak)
         schedulers, milestones = make_schedulers(optimizer)
         kinds = torch.optim.lr_scheduler
-        scheduler = (kinds.ChainedScheduler(schedulers) if chained
-                     else kinds.SequentialLR(optimizer, schedulers, milestones) if milestones
-                     else schedulers[0])
+        scheduler = (
+            kinds.ChainedScheduler(schedulers)
+            if chained
+            else kinds.SequentialLR(optimizer, schedulers, milestones)
+            if milestones
+            else schedulers[0]
+        )
         expected = []
         for _ in range(epochs * steps_per_epoch):
             expected.append(optimizer.param_groups[0]["lr"])
             optimizer.step()
             scheduler.step()
-        lines = probe("schedule", *options(peak=peak, epochs=epochs, steps_per_epoch=steps_per_epoch, **values))
+        lines = probe(
+            "schedule",
+            *options(peak=peak, epochs=epochs, steps_per_epoch=steps_per_epoch, **values),
+        )
         got = [float(line) for line in lines.split()]
         self.assertEqual(len(got), len(expected))
-        self.note("learning rates", max(abs(a - b) for a, b in zip(got, expected)) / peak, self.LIMIT)
+        self.note(
+            "learning rates", max(abs(a - b) for a, b in zip(got, expected)) / peak, self.LIMIT
+        )
         self.assertGreater(len(set(got)), 1)
 
     def test_warm_up_and_cosine(self):
         kinds = torch.optim.lr_scheduler
         for start, low, warm in [(0.01, 0.0, 2), (0.25, 1e-3, 1), (1 / 3, 0.1, 5)]:
             with self.subTest(start=start, low=low, warm=warm):
-                self.compare(lambda optimizer: (
-                    [kinds.LinearLR(optimizer, start_factor=start, total_iters=warm * 11),
-                     kinds.CosineAnnealingLR(optimizer, T_max=(12 - warm) * 11, eta_min=low)], [warm * 11]),
-                    name="cosine", warmup_epochs=warm, warmup_start_factor=start, min_lr=low)
+                self.compare(
+                    lambda optimizer: (
+                        [
+                            kinds.LinearLR(optimizer, start_factor=start, total_iters=warm * 11),
+                            kinds.CosineAnnealingLR(optimizer, T_max=(12 - warm) * 11, eta_min=low),
+                        ],
+                        [warm * 11],
+                    ),
+                    name="cosine",
+                    warmup_epochs=warm,
+                    warmup_start_factor=start,
+                    min_lr=low,
+                )
 
     def test_cosine_alone(self):
-        self.compare(lambda optimizer: (
-            [torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=12 * 11, eta_min=0.002)], []),
-            name="cosine", min_lr=0.002)
+        self.compare(
+            lambda optimizer: (
+                [
+                    torch.optim.lr_scheduler.CosineAnnealingLR(
+                        optimizer, T_max=12 * 11, eta_min=0.002
+                    )
+                ],
+                [],
+            ),
+            name="cosine",
+            min_lr=0.002,
+        )
 
     def test_warm_up_and_constant(self):
-        self.compare(lambda optimizer: (
-            [torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.1, total_iters=33)], []),
-            name="constant", warmup_epochs=3, warmup_start_factor=0.1)
+        self.compare(
+            lambda optimizer: (
+                [torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.1, total_iters=33)],
+                [],
+            ),
+            name="constant",
+            warmup_epochs=3,
+            warmup_start_factor=0.1,
+        )
 
     def test_steps(self):
         for epochs, gamma in [(3, 0.1), (1, 0.98), (5, 0.5)]:
             with self.subTest(epochs=epochs):
-                self.compare(lambda optimizer: (
-                    [torch.optim.lr_scheduler.StepLR(optimizer, step_size=epochs * 11, gamma=gamma)], []),
-                    name="step", step_epochs=epochs, step_gamma=gamma)
+                self.compare(
+                    lambda optimizer: (
+                        [
+                            torch.optim.lr_scheduler.StepLR(
+                                optimizer, step_size=epochs * 11, gamma=gamma
+                            )
+                        ],
+                        [],
+                    ),
+                    name="step",
+                    step_epochs=epochs,
+                    step_gamma=gamma,
+                )
 
     def test_steps_after_a_warm_up_count_from_the_start(self):
         kinds = torch.optim.lr_scheduler
-        self.compare(lambda optimizer: (
-            [kinds.LinearLR(optimizer, start_factor=0.1, total_iters=22),
-             kinds.StepLR(optimizer, step_size=44, gamma=0.1)], []),
-            chained=True, name="step", warmup_epochs=2, warmup_start_factor=0.1, step_epochs=4)
+        self.compare(
+            lambda optimizer: (
+                [
+                    kinds.LinearLR(optimizer, start_factor=0.1, total_iters=22),
+                    kinds.StepLR(optimizer, step_size=44, gamma=0.1),
+                ],
+                [],
+            ),
+            chained=True,
+            name="step",
+            warmup_epochs=2,
+            warmup_start_factor=0.1,
+            step_epochs=4,
+        )
 
 
 class Initialisation(Parity):
     """The law of the weights: the sorted values of a large layer of ours against one of torchvision's."""
 
     def test_distribution(self):
-        for name, layers in {"resnet50": ["layer4.1.conv2.weight", "layer4.0.downsample.0.weight", "fc.weight"],
-                             "mobilenet_v2": ["features.17.conv.2.weight", "features.18.0.weight",
-                                              "classifier.1.weight"]}.items():
+        for name, layers in {
+            "resnet50": ["layer4.1.conv2.weight", "layer4.0.downsample.0.weight", "fc.weight"],
+            "mobilenet_v2": [
+                "features.17.conv.2.weight",
+                "features.18.0.weight",
+                "classifier.1.weight",
+            ],
+        }.items():
             torch.manual_seed(5)
             theirs = reference(name, 1000).state_dict()
             out = self.folder / name
@@ -332,13 +474,17 @@ class Initialisation(Parity):
                     a = numpy.sort(ours[layer].flatten().numpy().astype(numpy.float64))
                     b = numpy.sort(theirs[layer].flatten().numpy().astype(numpy.float64))
                     both = numpy.concatenate([a, b])
-                    distance = numpy.abs(numpy.searchsorted(a, both, "right") / a.size
-                                         - numpy.searchsorted(b, both, "right") / b.size).max()
+                    distance = numpy.abs(
+                        numpy.searchsorted(a, both, "right") / a.size
+                        - numpy.searchsorted(b, both, "right") / b.size
+                    ).max()
                     # Two-sample Kolmogorov-Smirnov, level 1e-4. It sees a deviation that is off by 3%.
                     limit = math.sqrt(-math.log(1e-4 / 2) / 2 * 2 / a.size)
                     self.note(f"{name} {layer}", distance, limit)
-                    wrong = numpy.abs(numpy.searchsorted(1.03 * a, both, "right") / a.size
-                                      - numpy.searchsorted(b, both, "right") / b.size).max()
+                    wrong = numpy.abs(
+                        numpy.searchsorted(1.03 * a, both, "right") / a.size
+                        - numpy.searchsorted(b, both, "right") / b.size
+                    ).max()
                     self.assertGreater(wrong, limit)
             for key, value in theirs.items():
                 if value.dim() < 2 and key != "fc.bias":
@@ -346,5 +492,7 @@ class Initialisation(Parity):
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)  # as the probe; two only get into each other's way on images this small
+    torch.set_num_threads(
+        1
+    )  # as the probe; two only get into each other's way on images this small
     unittest.main()

@@ -45,8 +45,12 @@ class CliTest(unittest.TestCase):
         cls._shared = tempfile.TemporaryDirectory(prefix="orchard-cli-")
         cls.shared = pathlib.Path(cls._shared.name)
         if cls.sample_args is not None:
-            subprocess.run([ORCHARD, "make-sample", "sample", *cls.sample_args], cwd=cls.shared,
-                           check=True, stdout=subprocess.DEVNULL)
+            subprocess.run(
+                [ORCHARD, "make-sample", "sample", *cls.sample_args],
+                cwd=cls.shared,
+                check=True,
+                stdout=subprocess.DEVNULL,
+            )
 
     @classmethod
     def tearDownClass(cls):
@@ -65,13 +69,21 @@ class CliTest(unittest.TestCase):
         return name
 
     def start(self, *args, **kwargs):
-        return subprocess.Popen([ORCHARD, *map(str, args)], cwd=self.folder, text=True,
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, **kwargs)
+        return subprocess.Popen(
+            [ORCHARD, *map(str, args)],
+            cwd=self.folder,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            **kwargs,
+        )
 
     def run_orchard(self, *args, code=0, timeout=300, **kwargs):
         process = self.start(*args, **kwargs)
         out, err = process.communicate(timeout=timeout)
-        self.assertEqual(process.returncode, code, f"orchard {args}\n--- stdout\n{out}\n--- stderr\n{err}")
+        self.assertEqual(
+            process.returncode, code, f"orchard {args}\n--- stdout\n{out}\n--- stderr\n{err}"
+        )
         process.out, process.err = out, err
         return process
 

@@ -148,7 +148,7 @@ int train(const TrainArgs& args) {
                         .run_folder = run.path().string()};
   if (plan.checkpoint) {
     const auto& state = plan.checkpoint->state;
-    trainer.restore(state);
+    trainer.restore(state, plan.checkpoint->file);
     summary.resumed = str(plan.checkpoint->file.string(), ", epoch ", state.epoch + 1, " of ",
                           config.train.epochs, ", after ", state.step, " steps");
   }

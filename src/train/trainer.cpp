@@ -102,7 +102,7 @@ double Trainer::learning_rate_at(std::int64_t step) const {
                        steps_per_epoch_ * config_.train.epochs);
 }
 
-void Trainer::restore(const artifacts::TrainState& state) {
+void Trainer::restore(const artifacts::TrainState& state, const std::filesystem::path& file) {
   if (state.classes != state_.classes) {
     throw Error(ErrorKind::Checkpoint,
                 str("the checkpoint was trained on ", state.classes.size(),
@@ -132,6 +132,7 @@ void Trainer::restore(const artifacts::TrainState& state) {
                 "resume with the model and optimizer that the run was started with");
   }
   device::set_generator_states(device_, state.generators);
+  last_checkpoint_ = file;
   auto own = std::move(state_);
   state_ = state;
   state_.config_json = own.config_json;

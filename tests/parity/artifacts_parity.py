@@ -44,7 +44,7 @@ class ArtifactsTest(unittest.TestCase):
                 self.assert_same(a[key], b[key], f"{where}.{key}")
         elif isinstance(a, (list, tuple)):
             self.assertEqual((type(a), len(a)), (type(b), len(b)), where)
-            for i, (x, y) in enumerate(zip(a, b)):
+            for i, (x, y) in enumerate(zip(a, b, strict=True)):
                 self.assert_same(x, y, f"{where}[{i}]")
         else:
             self.assertEqual((type(a), repr(a)), (type(b), repr(b)), where)

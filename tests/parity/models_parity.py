@@ -370,7 +370,9 @@ class Schedules(Parity):
         got = [float(line) for line in lines.split()]
         self.assertEqual(len(got), len(expected))
         self.note(
-            "learning rates", max(abs(a - b) for a, b in zip(got, expected)) / peak, self.LIMIT
+            "learning rates",
+            max(abs(a - b) for a, b in zip(got, expected, strict=True)) / peak,
+            self.LIMIT,
         )
         self.assertGreater(len(set(got)), 1)
 

@@ -142,7 +142,7 @@ void check_png(const Bytes& bytes) {
 
 // The reason why content of this kind is refused, or "" when OpenCV shall try.
 std::string refusal(std::string_view head) {
-  const auto starts = [&](std::string_view magic) { return head.substr(0, magic.size()) == magic; };
+  const auto starts = [&](std::string_view magic) { return head.starts_with(magic); };
   const auto is_one_of = [](std::string_view text, std::initializer_list<std::string_view> list) {
     return std::find(list.begin(), list.end(), text) != list.end();
   };
@@ -198,13 +198,13 @@ std::string refusal(std::string_view head) {
   const std::size_t first = head.find_first_not_of(" \t\r\n\xEF\xBB\xBF");
   if (first != std::string_view::npos) {
     const std::string text = lower(head.substr(first, 14));
-    if (text.rfind("<!doctype html", 0) == 0 || text.rfind("<html", 0) == 0) {
+    if (text.starts_with("<!doctype html") || text.starts_with("<html")) {
       return "an HTML page (a failed download?), not an image";
     }
-    if (text.rfind("<svg", 0) == 0 || text.rfind("<?xml", 0) == 0) {
+    if (text.starts_with("<svg") || text.starts_with("<?xml")) {
       return "SVG or XML text, which cannot be read";
     }
-    if (text.rfind("version https:", 0) == 0) {
+    if (text.starts_with("version https:")) {
       return "a Git LFS pointer (the file itself was not fetched), not an image";
     }
   }

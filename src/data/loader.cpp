@@ -60,7 +60,8 @@ struct Draft {
 };
 
 std::shared_ptr<std::uint8_t> allocate_plain(std::size_t num_bytes) {
-  return {new std::uint8_t[num_bytes], std::default_delete<std::uint8_t[]>()};
+  const auto memory = std::make_shared<std::vector<std::uint8_t>>(num_bytes);
+  return {memory, memory->data()};
 }
 
 }  // namespace

@@ -41,7 +41,8 @@ double learning_rate(const config::ScheduleConfig& schedule, double peak_lr, std
     }
     case config::ScheduleName::Step: {
       const auto steps_between = std::max<std::int64_t>(1, steps_of(schedule.step_epochs));
-      return peak_lr * std::pow(schedule.step_gamma, static_cast<double>(step / steps_between));
+      const std::int64_t num_drops = step / steps_between;
+      return peak_lr * std::pow(schedule.step_gamma, static_cast<double>(num_drops));
     }
   }
   return peak_lr;

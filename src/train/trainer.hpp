@@ -70,9 +70,9 @@ class Trainer {
           std::shared_ptr<models::ImageModel> model, const data::ImageFolder& train_images,
           const data::ImageFolder& val_images, artifacts::RunFolder& run, Progress& progress);
 
-  // Goes on from a checkpoint of the same run. Throws Error(Checkpoint) when it does not fit the
-  // model or the images.
-  void restore(const artifacts::TrainState& state);
+  // Goes on from a checkpoint of the same run, read from `file`. Throws Error(Checkpoint) when it
+  // does not fit the model or the images.
+  void restore(const artifacts::TrainState& state, const std::filesystem::path& file);
 
   // Trains to the end, or until a signal asks to stop; either way the state is saved. Throws Error
   // when the loss is not finite any more, memory runs out, images fail or a file cannot be written;

@@ -474,9 +474,9 @@ class Machine {
       throw std::runtime_error("it holds a tensor with a wrong size");
     }
     // The element after the last one, checked for overflow: nothing may lie outside of the storage.
-    std::int64_t end = args[1].toInt() + 1;
+    std::int64_t end = 0;
     std::int64_t numel = 1;
-    bool wrong = args[1].toInt() == std::numeric_limits<std::int64_t>::max();
+    bool wrong = __builtin_add_overflow(args[1].toInt(), 1, &end);
     for (std::size_t i = 0; i < size.size() && !wrong; ++i) {
       std::int64_t reach = 0;
       wrong = __builtin_mul_overflow(numel, size[i], &numel) ||

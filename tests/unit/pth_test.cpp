@@ -158,7 +158,8 @@ TEST_CASE("a part of a large tensor is stored without the rest, typed lists as p
   dict.insert("typed", c10::List<std::int64_t>({1, 2, 3}));
   write_pth(folder / "a.pth", dict);
   CHECK(fs::file_size(folder / "a.pth") < 10'000);
-  const auto typed = read_pth(folder / "a.pth").toGenericDict().at("typed").toListRef();
+  const c10::IValue list = read_pth(folder / "a.pth").toGenericDict().at("typed");
+  const auto typed = list.toListRef();
   REQUIRE(typed.size() == 3);
   CHECK(typed[2].toInt() == 3);
 }

@@ -5,10 +5,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <bit>
+#include <chrono>
+#include <cmath>
 #include <csignal>
 #include <fstream>
 #include <set>
-#include <thread>
+#include <sstream>
 
 #include "base/error.hpp"
 #include "base/files.hpp"
@@ -399,24 +402,32 @@ TEST_CASE("killed at any moment, a run folder opens and goes on") {
   for (std::int64_t epoch = 0; epoch < 40; ++epoch) {
     states.push_back(make_state(10 * epoch, 20'000));
   }
+  const auto train = [&](const fs::path& where, std::int64_t first, std::int64_t last) {
+    RunFolder run = RunFolder::open(where);
+    for (std::int64_t epoch = first; epoch <= last; ++epoch) {
+      const auto& state = states[static_cast<std::size_t>(epoch)];
+      const auto number = static_cast<double>(epoch);
+      run.write_metrics({{"epoch", number}, {"twice", 2 * number}});
+      run.save_best(state);
+      run.save_last(state);
+      run.save_epoch(state, 2);
+    }
+    return 0;
+  };
+  // The kills are spread over the first four epochs, however fast this machine and build are.
+  const fs::path trial = RunFolder::create(folder.path(), "trial").path();
+  const auto began = std::chrono::steady_clock::now();
+  CHECK(in_child([&] { return train(trial, 1, 4); }) == 0);
+  const auto epoch_us = static_cast<std::uint64_t>(
+      std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - began).count() /
+      4);
   Philox draws(7, 0, 0, 0);
   std::int64_t reached = 0;
   int went_on = 0;
   for (int kill = 0; kill < 30; ++kill) {
     const std::int64_t start = reached;
-    const pid_t child = start_child([&] {
-      RunFolder run = RunFolder::open(path);
-      for (std::int64_t epoch = start + 1; epoch < 40; ++epoch) {
-        const auto& state = states[static_cast<std::size_t>(epoch)];
-        run.write_metrics(
-            {{"epoch", static_cast<double>(epoch)}, {"twice", 2.0 * static_cast<double>(epoch)}});
-        run.save_best(state);
-        run.save_last(state);
-        run.save_epoch(state, 2);
-      }
-      return 0;
-    });
-    ::usleep(static_cast<useconds_t>(1'000 + draws.below(12'000)));
+    const pid_t child = start_child([&] { return train(path, start + 1, 39); });
+    ::usleep(static_cast<useconds_t>(draws.below(4 * epoch_us)));
     ::kill(child, SIGKILL);
     wait_for(child);
     const RunFolder run = RunFolder::open(path);

@@ -21,6 +21,7 @@ struct Found {
   std::vector<std::string> images;
   std::int64_t num_others = 0;
   std::string first_other;
+  std::vector<std::string> loops;  // links back to a folder above them, not followed
 };
 
 bool is_hidden(const fs::path& path) {
@@ -36,6 +37,7 @@ std::vector<fs::directory_entry> entries_of(const fs::path& folder) {
   std::vector<fs::directory_entry> entries;
   try {
     for (const auto& entry : fs::directory_iterator(folder)) {
+      throw_if_stopped();
       if (!is_hidden(entry.path())) {
         entries.push_back(entry);
       }
@@ -61,7 +63,11 @@ bool is_file(const fs::directory_entry& entry) {
 void collect(const fs::path& folder, std::set<std::string> above, Found& found) {
   std::error_code code;
   const auto real = fs::canonical(folder, code);
-  if (code || !above.insert(real.string()).second) {
+  if (code) {
+    throw_unreadable(folder, code.message());
+  }
+  if (!above.insert(real.string()).second) {
+    found.loops.push_back(folder.string());
     return;
   }
   for (const auto& entry : entries_of(folder)) {
@@ -84,12 +90,38 @@ struct Listing {
   std::vector<std::string> images;   // image files that lie beside the folders
 };
 
-Listing list(const fs::path& dir) {
+void check_is_folder(const fs::path& dir) {
   std::error_code code;
-  if (!fs::is_directory(dir, code)) {
-    throw Error(ErrorKind::Data, "there is no folder '" + dir.string() + "'",
-                "check the path, or set data.root with --data FOLDER");
+  if (fs::is_directory(dir, code)) {
+    return;
   }
+  if (fs::exists(dir, code)) {
+    throw Error(ErrorKind::Data, "'" + dir.string() + "' is a file, not a folder",
+                "give the folder that holds the images (data.root, or --data FOLDER)");
+  }
+  if (code) {
+    throw_unreadable(dir, code.message());
+  }
+  throw Error(ErrorKind::Data, "there is no folder '" + dir.string() + "'",
+              "check data.root, or set it with --data FOLDER");
+}
+
+// "data/train/" and "data/train" give the same paths.
+fs::path without_slash(const fs::path& dir) {
+  return dir.has_filename() || !dir.has_relative_path() ? dir : dir.parent_path();
+}
+
+[[noreturn]] void throw_without_classes(const fs::path& dir, std::size_t num_images) {
+  const std::string what =
+      num_images == 0
+          ? "has no class folders and no images"
+          : str("holds ", num_images, " images directly, without class folders for them");
+  throw Error(ErrorKind::Data, "'" + dir.string() + "' " + what,
+              "sort the images into one sub-folder a class: " +
+                  (dir / "<class>" / "image.jpg").string() + " (data/README.md shows the layout)");
+}
+
+Listing list(const fs::path& dir) {
   Listing listing;
   for (const auto& entry : entries_of(dir)) {
     if (is_folder(entry)) {
@@ -99,15 +131,9 @@ Listing list(const fs::path& dir) {
     }
   }
   std::sort(listing.folders.begin(), listing.folders.end());
+  std::sort(listing.images.begin(), listing.images.end());
   if (listing.folders.empty()) {
-    const std::string what =
-        listing.images.empty()
-            ? "has no class folders and no images"
-            : str("holds ", listing.images.size(), " images directly, without class folders");
-    throw Error(
-        ErrorKind::Data, "'" + dir.string() + "' " + what,
-        "sort the images into one sub-folder a class: " + (dir / "<class>" / "image.jpg").string() +
-            " (data/README.md shows the layout)");
+    throw_without_classes(dir, listing.images.size());
   }
   return listing;
 }
@@ -146,9 +172,16 @@ ImageFolder scan_classes(const fs::path& dir, const Listing& listing,
   std::string first_other;
   std::vector<Sample> samples;
   std::vector<std::string> unknown;
+  std::vector<std::string> loops;
+  std::error_code code;
+  const std::set<std::string> above = {fs::canonical(dir, code).string()};
+  if (code) {
+    throw_unreadable(dir, code.message());
+  }
   for (const auto& name : listing.folders) {
     Found found;
-    collect(dir / name, {}, found);
+    collect(dir / name, above, found);
+    loops.insert(loops.end(), found.loops.begin(), found.loops.end());
     num_others += found.num_others;
     if (first_other.empty()) {
       first_other = found.first_other;
@@ -173,6 +206,9 @@ ImageFolder scan_classes(const fs::path& dir, const Listing& listing,
                     " that training does not have: " + first_few(unknown) +
                     did_you_mean(unknown.front(), classes),
                 "rename or remove the folder, or add training images of that class");
+  }
+  if (samples.empty() && !listing.images.empty()) {
+    throw_without_classes(dir, listing.images.size());
   }
   if (samples.empty()) {
     throw Error(ErrorKind::Data,
@@ -210,7 +246,12 @@ ImageFolder scan_classes(const fs::path& dir, const Listing& listing,
   }
   if (num_others > 0) {
     folder.notes.push_back(str(num_others, " files in '", dir.string(),
-                               "' have no image extension and are left out (", first_other, ")"));
+                               "' are no image files by name or kind and are left out (",
+                               first_other, ")"));
+  }
+  if (!loops.empty()) {
+    folder.notes.push_back(str(loops.size(), " links lead back to a folder above them and are not ",
+                               "followed (", first_few(loops), ")"));
   }
   return folder;
 }
@@ -248,27 +289,56 @@ bool has_image_extension(const fs::path& path) {
 
 namespace {
 
-fs::path find_split(const fs::path& root, const std::vector<std::string>& names) {
+// What to do about a root without the split `names.front()`; `folders` are those in it.
+std::string split_remedy(const fs::path& root, const std::vector<std::string>& names,
+                         const std::vector<std::string>& folders) {
   std::error_code code;
-  if (!fs::is_directory(root, code)) {
-    throw Error(ErrorKind::Data, "there is no folder '" + root.string() + "'",
-                "check data.root, or set it with --data FOLDER");
+  const auto kaggle = root / "ILSVRC" / "Data" / "CLS-LOC";
+  if (fs::is_directory(kaggle / "train", code)) {
+    return "set data.root to '" + kaggle.string() + "', the part of ImageNet with the images";
   }
+  const std::string own = lower(root.filename().string());
+  if (own == "train" || own == "val") {
+    return "set data.root to '" + root.parent_path().string() + "', the folder above";
+  }
+  for (const auto& folder : folders) {
+    for (const auto& name : names) {
+      const std::string lowered = lower(folder);
+      if (lowered == name || lowered == name + "ing" || lowered == name + "s") {
+        return "rename '" + (root / folder).string() + "' to '" + name + "'";
+      }
+    }
+    if (names.front() == "val" && lower(folder) == "test") {
+      return "if it is to serve for validation, rename '" + (root / folder).string() + "' to 'val'";
+    }
+  }
+  return "make " + (root / names.front() / "<class>" / "image.jpg").string() +
+         " (data/README.md shows the layout)";
+}
+
+fs::path find_split(const fs::path& given, const std::vector<std::string>& names) {
+  const fs::path root = without_slash(given);
+  check_is_folder(root);
+  std::error_code code;
   for (const auto& name : names) {
     if (fs::is_directory(root / name, code)) {
       return root / name;
     }
   }
   std::vector<std::string> there;
+  std::vector<std::string> folders;
   for (const auto& entry : entries_of(root)) {
     there.push_back(entry.path().filename().string());
+    if (is_folder(entry)) {
+      folders.push_back(there.back());
+    }
   }
   std::sort(there.begin(), there.end());
+  std::sort(folders.begin(), folders.end());
   throw Error(ErrorKind::Data,
               "'" + root.string() + "' has no folder " + join(names, ", ") + "; it has " +
                   (there.empty() ? "nothing" : first_few(there)),
-              "make " + (root / names.front() / "<class>" / "image.jpg").string() +
-                  " (data/README.md shows the layout)");
+              split_remedy(root, names, folders));
 }
 
 }  // namespace
@@ -281,12 +351,16 @@ fs::path find_val(const fs::path& root) {
 }
 
 ImageFolder scan(const fs::path& dir) {
-  const Listing listing = list(dir);
-  return scan_classes(dir, listing, listing.folders, false);
+  check_is_folder(dir);
+  const fs::path plain = without_slash(dir);
+  const Listing listing = list(plain);
+  return scan_classes(plain, listing, listing.folders, false);
 }
 
 ImageFolder scan(const fs::path& dir, const std::vector<std::string>& classes) {
-  return scan_classes(dir, list(dir), classes, true);
+  check_is_folder(dir);
+  const fs::path plain = without_slash(dir);
+  return scan_classes(plain, list(plain), classes, true);
 }
 
 std::vector<std::string> list_images(const std::vector<std::string>& paths) {

@@ -1,8 +1,11 @@
 #include "data/transforms.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
+#include <cstddef>
+#include <limits>
+#include <string>
+#include <vector>
 
 namespace orchard::data {
 namespace {
@@ -21,6 +24,20 @@ void flip_rows(std::uint8_t* rgb, int side_px) {
       std::swap_ranges(left, left + 3, right);
     }
   }
+}
+
+// One axis of torchvision's CenterCrop: what is shown of `size` pixels, and the black before it.
+struct CropAxis {
+  int from = 0;
+  int length = 0;
+  int pad = 0;
+};
+
+CropAxis center_crop(int size, int crop) {
+  if (crop > size) {  // the odd pixel of black comes behind
+    return {.from = 0, .length = size, .pad = (crop - size) / 2};
+  }
+  return {.from = round_half_even((size - crop) / 2.0), .length = crop, .pad = 0};
 }
 
 }  // namespace
@@ -67,17 +84,38 @@ void eval_view(const Image& image, const config::PreprocessConfig& config, std::
   const auto short_side = static_cast<std::int64_t>(std::min(image.width, image.height));
   const auto long_side = static_cast<std::int64_t>(std::max(image.width, image.height));
   // int(size * long / short), as torchvision computes it in floating point.
-  const auto resized_long = static_cast<int>(static_cast<double>(config.resize_px * long_side) /
-                                             static_cast<double>(short_side));
+  const double exact_long =
+      static_cast<double>(config.resize_px * long_side) / static_cast<double>(short_side);
+  if (exact_long > std::numeric_limits<int>::max()) {
+    throw BadImageError("too narrow: " + std::to_string(image.width) + "x" +
+                        std::to_string(image.height) + " pixels");
+  }
+  const auto resized_long = static_cast<int>(exact_long);
   const auto resized_short = static_cast<int>(config.resize_px);
   const bool is_wide = image.width > image.height;
   const int width = is_wide ? resized_long : resized_short;
   const int height = is_wide ? resized_short : resized_long;
+
   const auto crop = static_cast<int>(config.crop_px);
-  const Box window = {round_half_even((width - crop) / 2.0), round_half_even((height - crop) / 2.0),
-                      crop, crop};
-  resize({image.rgb.data(), image.width, image.height}, {0, 0, image.width, image.height}, width,
-         height, window, config.interpolation, out);
+  const CropAxis columns = center_crop(width, crop);
+  const CropAxis rows = center_crop(height, crop);
+  const Box window = {columns.from, rows.from, columns.length, rows.length};
+  const Pixels pixels = {image.rgb.data(), image.width, image.height};
+  const Box whole = {0, 0, image.width, image.height};
+  if (columns.length == crop && rows.length == crop) {
+    resize(pixels, whole, width, height, window, config.interpolation, out);
+    return;
+  }
+  const auto part_row = static_cast<std::size_t>(columns.length) * 3;
+  const auto out_row = static_cast<std::size_t>(crop) * 3;
+  std::vector<std::uint8_t> part(part_row * static_cast<std::size_t>(rows.length));
+  resize(pixels, whole, width, height, window, config.interpolation, part.data());
+  std::fill_n(out, out_row * static_cast<std::size_t>(crop), std::uint8_t{0});
+  for (std::size_t y = 0; y < static_cast<std::size_t>(rows.length); ++y) {
+    std::copy_n(part.data() + y * part_row, part_row,
+                out + (static_cast<std::size_t>(rows.pad) + y) * out_row +
+                    static_cast<std::size_t>(columns.pad) * 3);
+  }
 }
 
 }  // namespace orchard::data

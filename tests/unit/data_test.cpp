@@ -123,10 +123,11 @@ TEST_CASE("scan: byte order, hidden names, nesting, upper-case endings, links an
   }
   CHECK(found == std::vector<std::string>{"0c.Jpeg", "1a.jpg", "2b.JPG", "3d.png", "4\xc3\xa9.webp",
                                           "6b.JPG"});
-  REQUIRE(images.notes.size() == 3);
+  REQUIRE(images.notes.size() == 4);
   CHECK(has(images.notes[0], "empty"));
   CHECK(has(images.notes[1], "loose.jpg"));
   CHECK(has(images.notes[2], "notes.txt"));
+  CHECK(has(images.notes[3], "1/loop"));
 }
 
 TEST_CASE("scan: faults say what is there and what to do") {

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <functional>
+#include <map>
 #include <new>
 #include <optional>
 #include <set>
@@ -294,4 +295,20 @@ TEST_CASE("a position beyond the epoch is an error that says how many images the
   CHECK_THROWS_WITH_AS(loader.start(0, 5), doctest::Contains("4 images"), Error);
   loader.start(0, 4);
   CHECK_FALSE(loader.next());
+}
+
+TEST_CASE("every order of an epoch is equally likely") {
+  // A shuffle that never leaves an element in place, say, gives permutations too, but not all of
+  // them.
+  std::map<std::vector<std::int64_t>, int> counts;
+  constexpr int kNumEpochs = 24 * 400;
+  for (int epoch = 0; epoch < kNumEpochs; ++epoch) {
+    ++counts[epoch_order(4, 9, epoch)];
+  }
+  CHECK(counts.size() == 24);
+  double chi_square = 0;
+  for (const auto& [order, count] : counts) {
+    chi_square += (count - 400.0) * (count - 400.0) / 400.0;
+  }
+  CHECK(chi_square < 49.7);  // 23 degrees of freedom: more in one of a thousand cases
 }

@@ -20,16 +20,6 @@ struct Loaded {
   std::string data_root;
 };
 
-// "a, b, c and 4 more"
-std::string some_of(const std::vector<std::string>& names) {
-  constexpr std::size_t kMost = 5;
-  if (names.size() <= kMost) {
-    return join(names, ", ");
-  }
-  return str(join({names.begin(), names.begin() + kMost}, ", "), " and ", names.size() - kMost,
-             " more");
-}
-
 std::string versions_text(const std::map<std::string, std::string>& versions) {
   std::vector<std::string> parts;
   for (const auto& [name, version] : versions) {
@@ -55,15 +45,9 @@ Loaded load(const std::filesystem::path& file) {
   } catch (const Error& e) {
     throw fail(str("its configuration is not valid here: ", e.what()), e.remedy());
   }
-  const auto num_classes = config.model.num_classes > 0
-                               ? config.model.num_classes
-                               : static_cast<std::int64_t>(state.classes.size());
   try {
-    loaded.model.model = models::make_model({.name = config.model.name,
-                                             .num_classes = num_classes,
-                                             .zero_init_residual = config.model.zero_init_residual,
-                                             .width_mult = config.model.width_mult,
-                                             .dropout = config.model.dropout});
+    loaded.model.model =
+        models::make_model(model_options(config.model, state.classes.size(), config.seed));
   } catch (const std::invalid_argument& e) {
     throw fail(e.what(), "use the Orchard that wrote the file, or a newer one");
   }
@@ -110,6 +94,17 @@ InferenceModel load_for_inference(const std::filesystem::path& where, torch::Dev
 
 CheckpointModel load_model(const std::filesystem::path& where) {
   return load(file_of(where)).model;
+}
+
+models::ModelOptions model_options(const config::ModelConfig& config, std::size_t num_data_classes,
+                                   std::int64_t seed) {
+  return {.name = config.name,
+          .num_classes = config.num_classes > 0 ? config.num_classes
+                                                : static_cast<std::int64_t>(num_data_classes),
+          .zero_init_residual = config.zero_init_residual,
+          .width_mult = config.width_mult,
+          .dropout = config.dropout,
+          .seed = static_cast<std::uint64_t>(seed)};
 }
 
 void load_weights(torch::nn::Module& model, const NamedTensors& tensors) {

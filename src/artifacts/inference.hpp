@@ -43,6 +43,10 @@ struct CheckpointModel {
 };
 CheckpointModel load_model(const std::filesystem::path& where);
 
+// The options of the model that a configuration asks for, on data of so many classes.
+models::ModelOptions model_options(const config::ModelConfig& config, std::size_t num_data_classes,
+                                   std::int64_t seed);
+
 // Copies tensors by name into the model's parameters and buffers, in place. Throws
 // Error(Checkpoint) that lists missing, unexpected and misshapen names.
 void load_weights(torch::nn::Module& model, const NamedTensors& tensors);

@@ -72,17 +72,6 @@ std::optional<MetricsRow> parse_row(const std::string& line) {
   return row;
 }
 
-std::string csv_field(const std::string& name) {
-  if (name.find_first_of(",\"\n\r") == std::string::npos) {
-    return name;
-  }
-  std::string quoted = "\"";
-  for (const char c : name) {
-    quoted += c == '"' ? "\"\"" : std::string(1, c);
-  }
-  return quoted + "\"";
-}
-
 // One header: all names, in the order in which they first come.
 std::string csv_text(const std::vector<MetricsRow>& rows) {
   std::vector<std::string> names;

@@ -1,5 +1,5 @@
 // Small text functions shared by messages and tables. (A format library cannot be used here: the
-// torch wheel carries another fmt than the system, see DESIGN in the README's map of the folders.)
+// torch wheel carries another fmt than the system.)
 #pragma once
 
 #include <cstdint>
@@ -26,6 +26,12 @@ std::string bytes_text(double bytes);              // 1536 -> "1.5 KiB"
 std::string duration_text(double seconds);         // 75 -> "1m 15s"
 std::string join(const std::vector<std::string>& parts, std::string_view separator);
 std::string lower(std::string_view text);
+
+// "a, b and 4 more": at most five of the names.
+std::string some_of(const std::vector<std::string>& names);
+
+// The text as one field of a CSV line: quoted where it has to be (RFC 4180).
+std::string csv_field(const std::string& text);
 
 // The candidate with the smallest edit distance to `name`, or "" when none is close (more than half
 // of the name's letters differ).

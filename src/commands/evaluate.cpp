@@ -16,13 +16,7 @@ namespace {
 
 // DATA may be a root with val/ in it, or the evaluation split itself.
 std::filesystem::path find_split(const std::filesystem::path& data) {
-  for (const char* name : {"val", "valid", "validation"}) {
-    std::error_code code;
-    if (std::filesystem::is_directory(data / name, code)) {
-      return data::find_val(data);
-    }
-  }
-  return data;
+  return data::has_val(data) ? data::find_val(data) : data;
 }
 
 std::string text_report(const artifacts::InferenceModel& model, const train::EvalResult& result,

@@ -30,17 +30,6 @@ struct Prediction {
 
 using Json = nlohmann::ordered_json;
 
-std::string csv_cell(const std::string& text) {
-  if (text.find_first_of(",\"\r\n") == std::string::npos) {
-    return text;
-  }
-  std::string quoted = "\"";
-  for (const char c : text) {
-    quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
-  }
-  return quoted + "\"";
-}
-
 Json to_json(const Prediction& prediction, const std::vector<std::string>& classes) {
   Json entry = {{"path", prediction.path}};
   if (!prediction.error.empty()) {
@@ -67,13 +56,13 @@ std::string as_csv(const std::vector<Prediction>& predictions,
   std::string text = "path,rank,class,index,probability,error\n";
   for (const auto& prediction : predictions) {
     if (!prediction.error.empty()) {
-      text += csv_cell(prediction.path) + ",,,,," + csv_cell(prediction.error) + "\n";
+      text += csv_field(prediction.path) + ",,,,," + csv_field(prediction.error) + "\n";
     }
     for (std::size_t rank = 0; rank < prediction.guesses.size(); ++rank) {
       const auto& guess = prediction.guesses[rank];
-      text += csv_cell(prediction.path) +
-              str(",", rank + 1, ",", csv_cell(classes[static_cast<std::size_t>(guess.label)]), ",",
-                  guess.label, ",", Json(guess.probability).dump(), ",\n");
+      text += csv_field(prediction.path) +
+              str(",", rank + 1, ",", csv_field(classes[static_cast<std::size_t>(guess.label)]),
+                  ",", guess.label, ",", Json(guess.probability).dump(), ",\n");
     }
   }
   return text;
@@ -153,8 +142,7 @@ int predict(const PredictArgs& args) {
       [&](const data::Batch& batch, const torch::Tensor& logits) {
         num_outputs = logits.size(1);
         for (std::int64_t i = 0; i < batch.size(); ++i) {
-          const std::span<const float> row(logits.const_data_ptr<float>() + i * num_outputs,
-                                           static_cast<std::size_t>(num_outputs));
+          const auto row = train::row_of(logits, i);
           const auto probabilities = train::softmax(row);
           auto& prediction =
               predictions[static_cast<std::size_t>(batch.samples[static_cast<std::size_t>(i)])];

@@ -1,6 +1,7 @@
 #include <cstdio>
 #include <stdexcept>
 
+#include "artifacts/inference.hpp"
 #include "artifacts/run_folder.hpp"
 #include "base/error.hpp"
 #include "base/log.hpp"
@@ -97,13 +98,7 @@ std::shared_ptr<models::ImageModel> build_model(const config::Config& config,
                 "set it to 0 (as many as the data has), or remove class folders");
   }
   try {
-    return models::make_model(
-        {.name = model.name,
-         .num_classes = model.num_classes == 0 ? num_classes : model.num_classes,
-         .zero_init_residual = model.zero_init_residual,
-         .width_mult = model.width_mult,
-         .dropout = model.dropout,
-         .seed = static_cast<std::uint64_t>(config.seed)});
+    return models::make_model(artifacts::model_options(model, num_data_classes, config.seed));
   } catch (const std::invalid_argument& e) {
     throw Error(ErrorKind::Config, std::string("model.name: ") + e.what(),
                 "choose a name that `orchard models` lists");
@@ -113,7 +108,7 @@ std::shared_ptr<models::ImageModel> build_model(const config::Config& config,
 }  // namespace
 
 int train(const TrainArgs& args) {
-  const Plan plan = make_plan(args);
+  Plan plan = make_plan(args);
   const config::Config& config = plan.config;
   if (args.print_config) {
     std::fputs(config::dump(config).c_str(), stdout);
@@ -135,9 +130,6 @@ int train(const TrainArgs& args) {
 
   RunFolder run = open_folder(plan);
   log::open_file(run.log_file());
-  run.write_config(config::dump(config));
-  run.write_classes(train_images.classes);
-
   ConsoleProgress progress;
   train::Trainer trainer(config, device, model, train_images, val_images, run, progress);
   RunSummary summary = {.origin = plan.origin,
@@ -151,7 +143,10 @@ int train(const TrainArgs& args) {
     trainer.restore(state, plan.checkpoint->file);
     summary.resumed = str(plan.checkpoint->file.string(), ", epoch ", state.epoch + 1, " of ",
                           config.train.epochs, ", after ", state.step, " steps");
+    plan.checkpoint.reset();  // its tensors would stay in memory to the end
   }
+  run.write_config(config::dump(config));
+  run.write_classes(train_images.classes);
   print_start(config, device, train_images, val_images, summary);
   const auto outcome = trainer.fit();
   print_end(outcome, args.program, summary.run_folder, config.data.root);

@@ -289,6 +289,11 @@ bool has_image_extension(const fs::path& path) {
 
 namespace {
 
+const std::vector<std::string>& val_names() {
+  static const std::vector<std::string> kNames = {"val", "valid", "validation"};
+  return kNames;
+}
+
 // What to do about a root without the split `names.front()`; `folders` are those in it.
 std::string split_remedy(const fs::path& root, const std::vector<std::string>& names,
                          const std::vector<std::string>& folders) {
@@ -347,7 +352,13 @@ fs::path find_train(const fs::path& root) {
   return find_split(root, {"train"});
 }
 fs::path find_val(const fs::path& root) {
-  return find_split(root, {"val", "valid", "validation"});
+  return find_split(root, val_names());
+}
+bool has_val(const fs::path& root) {
+  return std::any_of(val_names().begin(), val_names().end(), [&](const std::string& name) {
+    std::error_code code;
+    return fs::is_directory(root / name, code);
+  });
 }
 
 ImageFolder scan(const fs::path& dir) {

@@ -29,6 +29,7 @@ struct ImageFolder {
 // Throws Error(Data) that says what was looked for and what is there.
 std::filesystem::path find_train(const std::filesystem::path& root);
 std::filesystem::path find_val(const std::filesystem::path& root);
+bool has_val(const std::filesystem::path& root);
 
 // Scans a split. Sub-folders of `dir` are the classes; hidden names are skipped; links are
 // followed, loops are not. Throws Error(Data) when there are no classes or no images, with a hint

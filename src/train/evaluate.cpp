@@ -24,11 +24,6 @@ torch::Tensor channel_values(const std::array<double, 3>& values, torch::Device 
       .to(device);
 }
 
-std::span<const float> row_of(const torch::Tensor& logits, std::int64_t row) {
-  const auto width = static_cast<std::size_t>(logits.size(1));
-  return {logits.const_data_ptr<float>() + static_cast<std::size_t>(row) * width, width};
-}
-
 double largest_finite(std::span<const float> logits) {
   double largest = -std::numeric_limits<double>::infinity();
   for (const float value : logits) {
@@ -39,8 +34,18 @@ double largest_finite(std::span<const float> logits) {
 
 }  // namespace
 
+Normalization::Normalization(const config::PreprocessConfig& preprocess,
+                             const device::Device& device)
+    : mean(channel_values(preprocess.mean, device.torch)),
+      std(channel_values(preprocess.std, device.torch)) {}
+
+std::span<const float> row_of(const torch::Tensor& logits, std::int64_t row) {
+  const auto width = static_cast<std::size_t>(logits.size(1));
+  return {logits.const_data_ptr<float>() + static_cast<std::size_t>(row) * width, width};
+}
+
 torch::Tensor to_input(const data::Batch& batch, const device::Device& device,
-                       const config::PreprocessConfig& preprocess) {
+                       const Normalization& normalization) {
   const auto keep_alive = batch.pixels;
   auto bytes = torch::from_blob(
       batch.pixels.get(), {batch.size(), batch.side_px, batch.side_px, 3}, [keep_alive](void*) {},
@@ -49,9 +54,7 @@ torch::Tensor to_input(const data::Batch& batch, const device::Device& device,
   auto images = bytes.permute({0, 3, 1, 2});  // NHWC bytes are channels_last images
   images =
       device.channels_last ? images.to(torch::kFloat32) : images.contiguous().to(torch::kFloat32);
-  return images.div_(255.0)
-      .sub_(channel_values(preprocess.mean, device.torch))
-      .div_(channel_values(preprocess.std, device.torch));
+  return images.div_(255.0).sub_(normalization.mean).div_(normalization.std);
 }
 
 std::vector<std::int64_t> top_classes(std::span<const float> logits, std::int64_t k) {
@@ -143,6 +146,7 @@ void for_each_logits(
     const config::PreprocessConfig& preprocess,
     const std::function<void(const data::Batch&, const torch::Tensor& logits)>& use) {
   const torch::NoGradGuard no_grad;
+  const Normalization normalization(preprocess, device);
   loader.start(0);
   while (const auto batch = loader.next()) {
     throw_if_stopped();
@@ -151,7 +155,7 @@ void for_each_logits(
     }
     torch::Tensor logits;
     try {
-      logits = forward(to_input(*batch, device, preprocess))
+      logits = forward(to_input(*batch, device, normalization))
                    .to(torch::kCPU)
                    .to(torch::kFloat32)
                    .contiguous();

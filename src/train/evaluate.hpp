@@ -16,10 +16,22 @@
 
 namespace orchard::train {
 
+// Mean and standard deviation of the channels on the device, float32 [1, 3, 1, 1]. Made once: a
+// step copies nothing but images and labels.
+struct Normalization {
+  torch::Tensor mean;
+  torch::Tensor std;
+
+  Normalization(const config::PreprocessConfig& preprocess, const device::Device& device);
+};
+
 // uint8 NHWC pixels -> normalised float32 NCHW on the device: (pixel / 255 - mean) / std. The bytes
 // are copied as they are and become floats there.
 torch::Tensor to_input(const data::Batch& batch, const device::Device& device,
-                       const config::PreprocessConfig& preprocess);
+                       const Normalization& normalization);
+
+// The logits of one image of a batch: `logits` is float32 [N, classes] on the CPU, contiguous.
+std::span<const float> row_of(const torch::Tensor& logits, std::int64_t row);
 
 // Classes by falling logit, at most k. Of equal logits the lower class comes first; NaN comes last.
 std::vector<std::int64_t> top_classes(std::span<const float> logits, std::int64_t k);

@@ -51,15 +51,6 @@ std::string type_text(const torch::Tensor& tensor) {
   return tensor.defined() ? orchard::str(tensor.scalar_type(), tensor.sizes()) : "undefined";
 }
 
-// The first few of many names: a checkpoint of another model differs in hundreds.
-std::string names_text(const std::vector<std::string>& names) {
-  constexpr std::size_t kShown = 5;
-  const std::vector<std::string> shown(
-      names.begin(), names.begin() + static_cast<std::ptrdiff_t>(std::min(names.size(), kShown)));
-  return join(shown, ", ") +
-         (names.size() > kShown ? str(" and ", names.size() - kShown, " more") : "");
-}
-
 }  // namespace
 
 Optimizer::Optimizer(const config::OptimizerConfig& config, const torch::nn::Module& model,
@@ -176,7 +167,7 @@ void Optimizer::load_state(const State& state) {
        {std::pair{"missing: ", &missing}, std::pair{"unexpected: ", &unexpected},
         std::pair{"of another shape or type: ", &misfits}}) {
     if (!names->empty()) {
-      problems.push_back(what + names_text(*names));
+      problems.push_back(what + some_of(*names));
     }
   }
   if (!problems.empty()) {

@@ -82,13 +82,13 @@ Trainer::Trainer(const config::Config& config, const device::Device& device,
       train_images_(train_images),
       run_(run),
       progress_(progress),
+      normalization_(config.preprocess, device),
       optimizer_(config.optimizer, *model_),
       train_loader_(train_images, train_loader_options(config, device)),
       val_loader_(val_images, eval_loader_options(config.preprocess, config.data,
                                                   eval_batch_size(config.train), device)),
-      steps_per_epoch_(
-          train_loader_.num_batches() -
-          (leaves_one_over(train_loader_.num_samples(), config.train.batch_size) ? 1 : 0)),
+      leaves_one_over_(leaves_one_over(train_loader_.num_samples(), config.train.batch_size)),
+      steps_per_epoch_(train_loader_.num_batches() - (leaves_one_over_ ? 1 : 0)),
       peak_lr_(peak_learning_rate(config.optimizer, config.train.batch_size)) {
   state_.optimizer_name = config::choice_name(config.optimizer.name);
   state_.config_json = config::dump(config);
@@ -152,8 +152,7 @@ Outcome Trainer::fit() {
       finish_epoch();
     }
   } catch (const Stopped& stopped) {
-    read_pending_metrics();
-    save_last();
+    save_in_mid_epoch();
     outcome.stop_signal = stopped.exit_code() - 128;
   }
   outcome.best_top1 = state_.best_metric;
@@ -174,7 +173,7 @@ void Trainer::train_epoch() {
   images_at_last_look_ = state_.epoch_samples;
   const double seconds_before = state_.epoch_seconds;
   while (const auto batch = train_loader_.next()) {
-    if (batch->size() > 1 || batch->end_position <= config_.train.batch_size) {
+    if (!leaves_one_over_ || batch->size() > 1) {
       train_step(*batch);
       ++state_.step;
     }
@@ -200,7 +199,7 @@ void Trainer::train_step(const data::Batch& batch) {
   // A function of the position alone, so that it is the same after a resume.
   const auto step = state_.epoch * steps_per_epoch_ + state_.position / config_.train.batch_size;
   try {
-    const auto images = to_input(batch, device_, config_.preprocess);
+    const auto images = to_input(batch, device_, normalization_);
     const auto labels = torch::tensor(batch.labels, torch::kInt64).to(device_.torch);
     const auto logits = model_->forward(images);
     const auto loss = torch::cross_entropy_loss(logits, labels, {}, at::Reduction::Mean, -100,
@@ -239,19 +238,24 @@ void Trainer::read_pending_metrics() {
     const double loss = losses[i].item<double>();
     if (!std::isfinite(loss)) {
       const auto step = state_.step - num_steps + i + 1;
-      throw Error(ErrorKind::Diverged,
-                  str("the loss is not finite (", loss, ") at step ", step, ", epoch ",
-                      state_.epoch + 1, ", learning rate ", compact(learning_rate_at(step - 1))),
-                  "lower optimizer.lr or lengthen schedule.warmup_epochs; " +
-                      (last_checkpoint_.empty()
-                           ? std::string("nothing was saved yet")
-                           : "the last good checkpoint is " + last_checkpoint_.string()));
+      throw_diverged(str("the loss is not finite (", loss, ") at step "), step);
     }
     const auto size = sizes[static_cast<std::size_t>(i)];
     state_.epoch_loss_sum += loss * static_cast<double>(size);
     state_.epoch_correct += correct[i].item<std::int64_t>();
     state_.epoch_samples += size;
   }
+}
+
+// `what` ends where the number of the step (from 1) goes.
+void Trainer::throw_diverged(const std::string& what, std::int64_t step) const {
+  throw Error(
+      ErrorKind::Diverged,
+      str(what, step, ", epoch ", state_.epoch + 1, ", learning rate ",
+          compact(learning_rate_at(step - 1))),
+      "lower optimizer.lr or lengthen schedule.warmup_epochs; " +
+          (last_checkpoint_.empty() ? std::string("nothing was saved yet")
+                                    : "the last good checkpoint is " + last_checkpoint_.string()));
 }
 
 void Trainer::report_step(std::int64_t steps_done) {
@@ -337,11 +341,17 @@ void Trainer::finish_epoch() {
   if (report.is_best) {
     state_.best_metric = report.val.top1();
     state_.best_epoch = report.epoch;
-    run_.save_best(snapshot());
   }
-  if (is_last || report.epoch % config_.checkpoint.every_epochs == 0) {
-    save_last();
-    run_.save_epoch(snapshot(), config_.checkpoint.keep);
+  const bool is_due = is_last || report.epoch % config_.checkpoint.every_epochs == 0;
+  if (report.is_best || is_due) {
+    const auto state = snapshot();
+    if (report.is_best) {
+      run_.save_best(state);
+    }
+    if (is_due) {
+      save_last(state);
+      run_.save_epoch(state, config_.checkpoint.keep);
+    }
   }
   if (config_.memory.empty_cache_every_epochs > 0 &&
       report.epoch % config_.memory.empty_cache_every_epochs == 0) {
@@ -357,14 +367,18 @@ void Trainer::save_if_due() {
       config_.checkpoint.every_minutes > 0 &&
       seconds_between(last_save_, Clock::now()) > 60 * config_.checkpoint.every_minutes;
   if (by_steps || by_time) {
-    read_pending_metrics();
-    save_last();
+    save_in_mid_epoch();
   }
 }
 
-void Trainer::save_last() {
+void Trainer::save_in_mid_epoch() {
+  read_pending_metrics();
   note_bad_files();
-  last_checkpoint_ = run_.save_last(snapshot());
+  save_last(snapshot());
+}
+
+void Trainer::save_last(const artifacts::TrainState& state) {
+  last_checkpoint_ = run_.save_last(state);
   last_save_ = Clock::now();
 }
 
@@ -375,14 +389,7 @@ artifacts::TrainState Trainer::snapshot() {
     // The loss of a step is known before its update: weights can be spoiled while the loss was
     // sound.
     if (tensor.is_floating_point() && !torch::isfinite(tensor).all().item<bool>()) {
-      throw Error(
-          ErrorKind::Diverged,
-          str("'", name, "' is not finite after step ", state_.step, ", epoch ", state_.epoch + 1,
-              ", learning rate ", compact(learning_rate_at(state_.step - 1))),
-          "lower optimizer.lr or lengthen schedule.warmup_epochs; " +
-              (last_checkpoint_.empty()
-                   ? std::string("nothing was saved yet")
-                   : "the last good checkpoint is " + last_checkpoint_.string()));
+      throw_diverged(str("'", name, "' is not finite after step "), state_.step);
     }
   }
   state.optimizer = optimizer_.state();

@@ -89,11 +89,13 @@ class Trainer {
   void train_epoch();
   void train_step(const data::Batch& batch);
   void read_pending_metrics();
+  [[noreturn]] void throw_diverged(const std::string& what, std::int64_t step) const;
   void report_step(std::int64_t steps_done);
   EvalResult evaluate_model();
   void finish_epoch();
   void save_if_due();
-  void save_last();
+  void save_in_mid_epoch();
+  void save_last(const artifacts::TrainState& state);
   artifacts::TrainState snapshot();
   void note_bad_files();
 
@@ -103,9 +105,11 @@ class Trainer {
   const data::ImageFolder& train_images_;
   artifacts::RunFolder& run_;
   Progress& progress_;
+  Normalization normalization_;
   Optimizer optimizer_;
   data::Loader train_loader_;
   data::Loader val_loader_;
+  bool leaves_one_over_;
   std::int64_t steps_per_epoch_;
   double peak_lr_;
 

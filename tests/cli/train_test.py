@@ -199,6 +199,17 @@ class Faults(CliTest):
         self.run_orchard("train", "--config", "tiny.json")
         self.assertEqual(self.metrics("runs/tiny")[0]["step"], 1)
 
+    def test_batches_of_one_image_train_on_every_image(self):
+        self.write_config(
+            {
+                "train": {"epochs": 1, "batch_size": 1},
+                "augment": {"image_size_px": 64},
+                "preprocess": {"resize_px": 64, "crop_px": 64},
+            }
+        )
+        self.run_orchard("train", "--config", "tiny.json")
+        self.assertEqual(self.metrics("runs/tiny")[0]["step"], 54)
+
     def test_fewer_images_than_a_batch(self):
         self.write_config({"train": {"epochs": 2, "batch_size": 64}})
         self.run_orchard("train", "--config", "tiny.json")

@@ -4,6 +4,7 @@ import os
 import pathlib
 import random
 import subprocess
+import sys
 import tempfile
 import unittest
 
@@ -17,20 +18,11 @@ torch.library.register_fake = lambda *args, **kwargs: (
 import torchvision  # noqa: E402
 from PIL import Image  # noqa: E402
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from pictures import picture  # noqa: E402
+
 PROBE = os.environ["ORCHARD_DATA_PROBE"]
 FILTERS = {False: Image.Resampling.BILINEAR, True: Image.Resampling.BICUBIC}
-
-
-def picture(rng, width, height):
-    """Edges, gradients and noise: hard for a resampler that rounds differently."""
-    y, x = np.mgrid[0:height, 0:width]
-    waves = [
-        127 + 127 * np.sin(x * rng.uniform(0.05, 2) + y * rng.uniform(0.05, 2)) for _ in range(3)
-    ]
-    image = np.stack(waves, axis=2)
-    image[y % 17 < 8] = 255 - image[y % 17 < 8]
-    noise = np.random.default_rng(rng.randrange(1 << 30)).normal(0, 20, image.shape)
-    return np.clip(image + noise, 0, 255).astype(np.uint8)
 
 
 class EqualBytes(unittest.TestCase):

@@ -9,6 +9,7 @@ import os
 import pathlib
 import random
 import subprocess
+import sys
 import tempfile
 import unittest
 import unittest.mock
@@ -22,6 +23,9 @@ torch.library.register_fake = lambda *args, **kwargs: (
 )  # no image operators here
 from PIL import Image, ImageOps  # noqa: E402
 from torchvision import transforms  # noqa: E402
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from pictures import picture  # noqa: E402
 
 PROBE = os.environ["ORCHARD_DECODE_PROBE"]
 MODES = {
@@ -93,16 +97,8 @@ def torchvision_box(width, height, scale, ratio, draws):
     return x, y, w, h
 
 
-def picture(rng, width, height):
-    """Edges, gradients and noise."""
-    y, x = np.mgrid[0:height, 0:width]
-    waves = [
-        127 + 127 * np.sin(x * rng.uniform(0.05, 1) + y * rng.uniform(0.05, 1)) for _ in range(3)
-    ]
-    image = np.stack(waves, axis=2)
-    image[y % 17 < 8] = 255 - image[y % 17 < 8]
-    noise = np.random.default_rng(rng.randrange(1 << 30)).normal(0, 20, image.shape)
-    return Image.fromarray(np.clip(image + noise, 0, 255).astype(np.uint8))
+def image_of(rng, width, height):
+    return Image.fromarray(picture(rng, width, height, most_pitch=1))
 
 
 class DataRoom(unittest.TestCase):
@@ -142,7 +138,7 @@ class DataRoom(unittest.TestCase):
         paths = []
         for i in range(count):
             path = self.folder / f"{seed}-{i}.jpg"
-            picture(rng, rng.randint(30, 400), rng.randint(30, 400)).save(path, quality=90, **save)
+            image_of(rng, rng.randint(30, 400), rng.randint(30, 400)).save(path, quality=90, **save)
             paths.append(path)
         return paths
 
@@ -158,7 +154,7 @@ class DataRoom(unittest.TestCase):
         ]  # fmt: skip
         paths = []
         for i, (ending, save, mode) in enumerate(kinds):
-            image = picture(rng, 75 + i, 64 - i)
+            image = image_of(rng, 75 + i, 64 - i)
             if mode in ("RGBA", "LA"):
                 image.putalpha(image.convert("L"))
             paths.append(self.folder / f"{i}.{ending}")
@@ -176,7 +172,7 @@ class DataRoom(unittest.TestCase):
             exif = Image.Exif()
             exif[ORIENTATION] = orientation
             paths.append(self.folder / f"{orientation}.jpg")
-            picture(rng, 48, 32).save(paths[-1], exif=exif, quality=95)
+            image_of(rng, 48, 32).save(paths[-1], exif=exif, quality=95)
         for path, kept, turned in zip(
             paths, self.decoded("ignore", paths), self.decoded("apply", paths), strict=True
         ):
@@ -191,7 +187,7 @@ class DataRoom(unittest.TestCase):
         paths, expected = [], []
         for ending, save in [("jpg", {}), ("jpg", {"progressive": True}), ("png", {})]:
             whole = io.BytesIO()
-            picture(rng, 60, 50).save(whole, {"jpg": "jpeg"}.get(ending, ending), **save)
+            image_of(rng, 60, 50).save(whole, {"jpg": "jpeg"}.get(ending, ending), **save)
             content = whole.getvalue()
             lengths = [rng.randint(1, len(content) - 1) for _ in range(40)] + [
                 len(content) - 2,

@@ -12,6 +12,7 @@
 #include "base/files.hpp"
 #include "base/philox.hpp"
 #include "support/child.hpp"
+#include "support/contains.hpp"
 #include "support/same_bits.hpp"
 #include "support/temp_folder.hpp"
 #include "support/train_state.hpp"
@@ -60,10 +61,6 @@ std::string cause_of(const fs::path& path) {
     CHECK(e.kind() == ErrorKind::Checkpoint);
     return std::string(e.what()) + " | " + e.remedy();
   }
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 }  // namespace

@@ -14,6 +14,8 @@
 #include "data/loader.hpp"
 #include "data/sample_set.hpp"
 #include "data/transforms.hpp"
+#include "support/contains.hpp"
+#include "support/data_error.hpp"
 #include "support/temp_folder.hpp"
 
 using namespace orchard;
@@ -25,20 +27,6 @@ namespace {
 void put(const fs::path& path, const std::string& content = "x") {
   fs::create_directories(path.parent_path());
   write_atomically(path, content);
-}
-
-std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& e) {
-    CHECK(e.kind() == ErrorKind::Data);
-    return std::string(e.what()) + " | " + e.remedy();
-  }
-  return "";
-}
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 std::string bad_reason(const fs::path& path) {
@@ -124,23 +112,23 @@ TEST_CASE("scan: byte order, hidden names, nesting, upper-case endings, links an
   CHECK(found == std::vector<std::string>{"0c.Jpeg", "1a.jpg", "2b.JPG", "3d.png", "4\xc3\xa9.webp",
                                           "6b.JPG"});
   REQUIRE(images.notes.size() == 4);
-  CHECK(has(images.notes[0], "empty"));
-  CHECK(has(images.notes[1], "loose.jpg"));
-  CHECK(has(images.notes[2], "notes.txt"));
-  CHECK(has(images.notes[3], "1/loop"));
+  CHECK(contains(images.notes[0], "empty"));
+  CHECK(contains(images.notes[1], "loose.jpg"));
+  CHECK(contains(images.notes[2], "notes.txt"));
+  CHECK(contains(images.notes[3], "1/loop"));
 }
 
 TEST_CASE("scan: faults say what is there and what to do") {
   const TempFolder folder;
-  CHECK(has(error_of([&] { find_train(folder / "none"); }), "there is no folder"));
+  CHECK(contains(error_of([&] { find_train(folder / "none"); }), "there is no folder"));
   put(folder / "training" / "a" / "x.jpg");
-  CHECK(has(error_of([&] { find_train(folder.path()); }), "it has training"));
+  CHECK(contains(error_of([&] { find_train(folder.path()); }), "it has training"));
   put(folder / "flat" / "x.jpg");
   const auto flat = error_of([&] { scan(folder / "flat"); });
-  CHECK(has(flat, "holds 1 images directly"));
-  CHECK(has(flat, "sub-folder"));
+  CHECK(contains(flat, "holds 1 images directly"));
+  CHECK(contains(flat, "sub-folder"));
   fs::create_directories(folder / "hollow" / "a");
-  CHECK(has(error_of([&] { scan(folder / "hollow"); }), "no images in the 1 folders"));
+  CHECK(contains(error_of([&] { scan(folder / "hollow"); }), "no images in the 1 folders"));
   for (const char* name : {"val", "valid", "validation"}) {
     const TempFolder other;
     fs::create_directory(other / name);
@@ -157,11 +145,11 @@ TEST_CASE("scan of an evaluation split goes by the names of training") {
   CHECK(images.samples[0].label == 0);
   CHECK(images.samples[1].label == 2);
   REQUIRE(images.notes.size() == 1);
-  CHECK(has(images.notes[0], "b"));
+  CHECK(contains(images.notes[0], "b"));
   fs::create_directory(folder / "val" / "no_images");
   CHECK(scan(folder / "val", {"a", "b", "c"}).samples.size() == 2);
   put(folder / "val" / "bb" / "3.jpg");
-  CHECK(has(error_of([&] { scan(folder / "val", {"a", "b", "c"}); }), "bb"));
+  CHECK(contains(error_of([&] { scan(folder / "val", {"a", "b", "c"}); }), "bb"));
 }
 
 TEST_CASE("twins that differ in case are noted, and the fingerprint tells every change") {
@@ -170,7 +158,7 @@ TEST_CASE("twins that differ in case are noted, and the fingerprint tells every 
   put(folder / "t" / "cat" / "1.jpg");
   const ImageFolder images = scan(folder / "t");
   REQUIRE(images.notes.size() == 1);
-  CHECK(has(images.notes[0], "'Cat' and 'cat'"));
+  CHECK(contains(images.notes[0], "'Cat' and 'cat'"));
   const auto before = images.fingerprint();
   CHECK(scan(folder / "t").fingerprint() == before);
   fs::rename(folder / "t", folder / "moved");
@@ -188,7 +176,7 @@ TEST_CASE("list_images: files as named, folders searched") {
   CHECK(images == std::vector<std::string>{(folder / "odd.dat").string(),
                                            (folder / "d/a/c.png").string(),
                                            (folder / "d/b.jpg").string()});
-  CHECK(has(error_of([&] { list_images({(folder / "x").string()}); }), "no file or folder"));
+  CHECK(contains(error_of([&] { list_images({(folder / "x").string()}); }), "no file or folder"));
 }
 
 TEST_CASE("decode: whole files give pixels; cut and foreign ones give a reason") {
@@ -223,7 +211,7 @@ TEST_CASE("decode: whole files give pixels; cut and foreign ones give a reason")
     put(folder / "foreign.jpg", bytes);
     CHECK(bad_reason(folder / "foreign.jpg") == reason);
   }
-  CHECK(has(bad_reason(folder / "missing.jpg"), "cannot be opened"));
+  CHECK(contains(bad_reason(folder / "missing.jpg"), "cannot be opened"));
   CHECK_FALSE(bad_reason(folder.path()).empty());
 }
 
@@ -335,12 +323,12 @@ TEST_CASE("bad images: replaced in training, left out in evaluation, refused on 
 
   options.bad_image = config::BadImage::Fail;
   Loader strict(images, options);
-  CHECK(has(error_of([&] { epoch_contents(strict, 0); }), images.samples[0].path));
+  CHECK(contains(error_of([&] { epoch_contents(strict, 0); }), images.samples[0].path));
 
   options.bad_image = config::BadImage::Skip;
   options.max_bad_fraction = 0.05;  // of 36: one
   Loader limited(images, options);
-  CHECK(has(error_of([&] { epoch_contents(limited, 0); }), "data.max_bad_fraction"));
+  CHECK(contains(error_of([&] { epoch_contents(limited, 0); }), "data.max_bad_fraction"));
 }
 
 TEST_CASE("rows move up with their pixels when a bad one is left out") {
@@ -410,7 +398,7 @@ TEST_CASE("the drawn set is the same for the same seed, and its colours do not t
     CHECK(read_file(images.samples[i].path) == read_file(again.samples[i].path));
   }
   CHECK(images.classes == sample_set_classes());
-  CHECK(has(error_of([&] { make_sample_set({.root = folder / "again"}); }), "exists already"));
+  CHECK(contains(error_of([&] { make_sample_set({.root = folder / "again"}); }), "exists already"));
   CHECK(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()) == 1);
 
   // The nearest mean colour, fitted on 60 images a class, is near chance (1/6) on 30 others.

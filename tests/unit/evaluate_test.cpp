@@ -38,7 +38,7 @@ TEST_CASE("pixels become normalised channels_last floats in torchvision's order 
   }
   const auto device = device::choose("cpu", 0);
   const config::PreprocessConfig preprocess;
-  const auto input = to_input(batch, device, preprocess);
+  const auto input = to_input(batch, device, {preprocess, device});
   CHECK(input.sizes() == torch::IntArrayRef({2, 3, 8, 8}));
   CHECK(input.is_contiguous(torch::MemoryFormat::ChannelsLast));
   for (const auto& [n, y, x, c] : {std::tuple{0, 0, 0, 0}, {1, 3, 5, 2}, {1, 7, 7, 1}}) {

@@ -12,22 +12,11 @@
 #include "base/error.hpp"
 #include "base/text.hpp"
 #include "support/child.hpp"
+#include "support/contains.hpp"
 #include "support/temp_folder.hpp"
 
 using namespace orchard;
 namespace fs = std::filesystem;
-
-namespace {
-
-std::set<std::string> names_in(const fs::path& folder) {
-  std::set<std::string> names;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    names.insert(entry.path().filename().string());
-  }
-  return names;
-}
-
-}  // namespace
 
 TEST_CASE("an atomic write replaces the whole file and leaves nothing else") {
   const TempFolder folder;

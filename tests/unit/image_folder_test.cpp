@@ -10,6 +10,8 @@
 #include "base/error.hpp"
 #include "base/files.hpp"
 #include "data/image_folder.hpp"
+#include "support/contains.hpp"
+#include "support/data_error.hpp"
 #include "support/temp_folder.hpp"
 
 using namespace orchard;
@@ -23,20 +25,6 @@ void put(const fs::path& path) {
   write_atomically(path, "x");
 }
 
-std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& e) {
-    CHECK(e.kind() == ErrorKind::Data);
-    return std::string(e.what()) + " | " + e.remedy();
-  }
-  return "";
-}
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 }  // namespace
 
 TEST_CASE("scan: images beside folders without any are told as a flat folder") {
@@ -45,9 +33,9 @@ TEST_CASE("scan: images beside folders without any are told as a flat folder") {
   put(folder / "val" / "ILSVRC2012_val_00000002.JPEG");
   put(folder / "val" / "devkit" / "readme.txt");
   const auto text = error_of([&] { scan(folder / "val"); });
-  CHECK(has(text, "2 images"));
-  CHECK(has(text, "without class folders"));
-  CHECK(has(text, "sub-folder"));
+  CHECK(contains(text, "2 images"));
+  CHECK(contains(text, "without class folders"));
+  CHECK(contains(text, "sub-folder"));
 }
 
 TEST_CASE("scan: a link loop is noted; two links to one folder are both followed") {
@@ -60,7 +48,7 @@ TEST_CASE("scan: a link loop is noted; two links to one folder are both followed
   const ImageFolder images = scan(folder / "t");
   CHECK(images.samples.size() == 3);
   REQUIRE(images.notes.size() == 1);
-  CHECK(has(images.notes[0], "a/up"));
+  CHECK(contains(images.notes[0], "a/up"));
 }
 
 TEST_CASE("scan: a folder that may not be listed is an error that names it") {
@@ -79,8 +67,8 @@ TEST_CASE("scan: a folder that may not be listed is an error that names it") {
     REQUIRE(::seteuid(0) == 0);
   }
   ::chmod(deep.c_str(), 0755);
-  CHECK(has(text, deep.string()));
-  CHECK(has(text, "Permission denied"));
+  CHECK(contains(text, deep.string()));
+  CHECK(contains(text, "Permission denied"));
 }
 
 TEST_CASE("the fingerprint does not depend on how the folder is named") {
@@ -98,25 +86,25 @@ TEST_CASE("the fingerprint does not depend on how the folder is named") {
 TEST_CASE("find_train and find_val: the remedy fits the folder that was given") {
   const TempFolder folder;
   put(folder / "set" / "train" / "a" / "1.jpg");
-  CHECK(has(error_of([&] { find_train(folder / "set" / "train"); }),
-            "data.root to '" + (folder / "set").string() + "'"));
+  CHECK(contains(error_of([&] { find_train(folder / "set" / "train"); }),
+                 "data.root to '" + (folder / "set").string() + "'"));
   put(folder / "cased" / "Train" / "a" / "1.jpg");
-  CHECK(has(error_of([&] { find_train(folder / "cased"); }), "Train' to 'train'"));
+  CHECK(contains(error_of([&] { find_train(folder / "cased"); }), "Train' to 'train'"));
   put(folder / "kaggle" / "ILSVRC/Data/CLS-LOC/train/n01440764/1.JPEG");
-  CHECK(has(error_of([&] { find_train(folder / "kaggle"); }), "ILSVRC/Data/CLS-LOC'"));
+  CHECK(contains(error_of([&] { find_train(folder / "kaggle"); }), "ILSVRC/Data/CLS-LOC'"));
   put(folder / "tested" / "train" / "a" / "1.jpg");
   put(folder / "tested" / "test" / "a" / "1.jpg");
-  CHECK(has(error_of([&] { find_val(folder / "tested"); }), "test' to 'val'"));
+  CHECK(contains(error_of([&] { find_val(folder / "tested"); }), "test' to 'val'"));
   put(folder / "file");
-  CHECK(has(error_of([&] { find_train(folder / "file"); }), "is a file"));
+  CHECK(contains(error_of([&] { find_train(folder / "file"); }), "is a file"));
 }
 
 TEST_CASE("scan of an evaluation split: a name that differs in case alone is told") {
   const TempFolder folder;
   put(folder / "val" / "Cat" / "1.jpg");
   const auto text = error_of([&] { scan(folder / "val", {"cat", "dog"}); });
-  CHECK(has(text, "Cat"));
-  CHECK(has(text, "did you mean 'cat'?"));
+  CHECK(contains(text, "Cat"));
+  CHECK(contains(text, "did you mean 'cat'?"));
 }
 
 TEST_CASE("scan: a dangling link and a pipe are left out with a note") {
@@ -127,6 +115,6 @@ TEST_CASE("scan: a dangling link and a pipe are left out with a note") {
   const ImageFolder images = scan(folder / "t");
   CHECK(images.samples.size() == 1);
   REQUIRE(images.notes.size() == 1);
-  CHECK(has(images.notes[0], "2 files"));
-  CHECK(has(images.notes[0], "2.jpg"));
+  CHECK(contains(images.notes[0], "2 files"));
+  CHECK(contains(images.notes[0], "2.jpg"));
 }

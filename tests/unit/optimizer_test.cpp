@@ -1,4 +1,5 @@
 #include "train/optimizer.hpp"
+#include "support/contains.hpp"
 
 #include <doctest/doctest.h>
 #include <torch/torch.h>
@@ -63,10 +64,6 @@ std::string refusal(Optimizer& optimizer, const Optimizer::State& state) {
     return e.what();
   }
   return "accepted";
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "base/philox.hpp"
 #include "base/text.hpp"
 #include "support/child.hpp"
+#include "support/contains.hpp"
 #include "support/same_bits.hpp"
 #include "support/temp_folder.hpp"
 
@@ -117,10 +118,6 @@ std::string refusal(const fs::path& path) {
     CHECK(!e.remedy().empty());
     return e.what();
   }
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 c10::IValue unpickle_alone(const std::string& bytes) {

@@ -18,6 +18,7 @@
 #include "base/philox.hpp"
 #include "base/text.hpp"
 #include "support/child.hpp"
+#include "support/contains.hpp"
 #include "support/same_bits.hpp"
 #include "support/temp_folder.hpp"
 #include "support/train_state.hpp"
@@ -27,14 +28,6 @@ using namespace orchard::artifacts;
 namespace fs = std::filesystem;
 
 namespace {
-
-std::set<std::string> names_in(const fs::path& folder) {
-  std::set<std::string> names;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    names.insert(entry.path().filename().string());
-  }
-  return names;
-}
 
 void put(const fs::path& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
@@ -58,10 +51,6 @@ std::string cause_of(Action action, ErrorKind kind = ErrorKind::Checkpoint) {
     CHECK(!e.remedy().empty());
     return e.what();
   }
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 ino_t inode(const fs::path& path) {

@@ -15,6 +15,7 @@
 #include "base/files.hpp"
 #include "base/text.hpp"
 #include "config/load.hpp"
+#include "support/contains.hpp"
 #include "support/same_bits.hpp"
 #include "support/temp_folder.hpp"
 
@@ -85,14 +86,6 @@ ModelCard make_card() {
   return card;
 }
 
-std::set<std::string> names_in(const fs::path& folder) {
-  std::set<std::string> names;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    names.insert(entry.path().filename().string());
-  }
-  return names;
-}
-
 template <class Action>
 std::string cause_of(Action action) {
   try {
@@ -103,10 +96,6 @@ std::string cause_of(Action action) {
     CHECK(!e.remedy().empty());
     return e.what();
   }
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 std::int64_t tensor_constants(const std::shared_ptr<torch::jit::Graph>& graph) {

@@ -400,6 +400,9 @@ FoundCheckpoint find_checkpoint(const fs::path& where) {
   FoundCheckpoint found;
   if (folder.filename() == "checkpoints" && is_run_folder(folder.parent_path())) {
     found.run_folder = folder.parent_path();
+    if (where.is_relative()) {
+      found.run_folder = found.run_folder.lexically_proximate(fs::current_path());
+    }
   }
 
   if (!is_folder) {

@@ -242,8 +242,10 @@ struct ModelConfig {
     visit(self.zero_init_residual,
           Field{.key = "zero_init_residual",
                 .help = "ResNet: start the last norm of every block at zero"});
-    visit(self.width_mult,
-          Field{.key = "width_mult", .help = "MobileNet: width multiplier", .min = 0.05, .max = 4});
+    visit(self.width_mult, Field{.key = "width_mult",
+                                 .help = "scales every channel count, rounded to 8",
+                                 .min = 0.05,
+                                 .max = 4});
     visit(self.dropout, Field{.key = "dropout",
                               .help = "MobileNet: dropout before the classifier",
                               .min = 0,

@@ -397,6 +397,8 @@ void validate(const Config& config, Source& source) {
         "the first number must not be larger than the second");
   check(config.schedule.warmup_epochs <= static_cast<double>(config.train.epochs),
         "schedule.warmup_epochs", str("must be at most train.epochs (", config.train.epochs, ")"));
+  check(config.schedule.min_lr <= config.optimizer.lr, "schedule.min_lr",
+        str("must be at most optimizer.lr (", config.optimizer.lr, ")"));
   check(!config.optimizer.nesterov || config.optimizer.momentum > 0, "optimizer.nesterov",
         "needs optimizer.momentum above 0");
   check(config.run.name.find('/') == std::string::npos, "run.name",

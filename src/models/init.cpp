@@ -3,6 +3,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/utils.h>
 
+#include <algorithm>
 #include <cmath>
 #include <mutex>
 
@@ -16,6 +17,11 @@ torch::nn::Conv2d conv(std::int64_t in, std::int64_t out, std::int64_t kernel, s
                                .padding({padding, padding})
                                .groups(groups)
                                .bias(false));
+}
+
+std::int64_t round_channels(double channels) {
+  const auto rounded = std::max<std::int64_t>(8, static_cast<std::int64_t>(channels + 4) / 8 * 8);
+  return static_cast<double>(rounded) < 0.9 * channels ? rounded + 8 : rounded;
 }
 
 void initialise(torch::nn::Module& model, std::uint64_t seed, double linear_std) {

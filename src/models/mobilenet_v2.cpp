@@ -14,12 +14,6 @@ namespace {
 
 namespace nn = torch::nn;
 
-// Channels are multiples of 8, and rounding never takes away more than a tenth.
-std::int64_t round_channels(double channels) {
-  const auto rounded = std::max<std::int64_t>(8, static_cast<std::int64_t>(channels + 4) / 8 * 8);
-  return static_cast<double>(rounded) < 0.9 * channels ? rounded + 8 : rounded;
-}
-
 // A sequence that fits into another one: nn::Sequential's own forward is a template.
 struct ConvNormRelu6Impl : nn::SequentialImpl {
   ConvNormRelu6Impl(std::int64_t in, std::int64_t out, std::int64_t kernel, std::int64_t stride,

@@ -24,7 +24,7 @@ struct ModelOptions {
   std::string name;
   std::int64_t num_classes = 1000;
   bool zero_init_residual = false;  // ResNet
-  double width_mult = 1.0;          // MobileNet
+  double width_mult = 1.0;          // of every channel count; at 1 torchvision's shapes
   double dropout = 0.2;             // MobileNet
   std::uint64_t seed = 0;  // same seed, same weights; the global generator is left as it was
 };

@@ -89,15 +89,16 @@ template <class Block>
 class ResNet : public ImageModel {
  public:
   ResNet(const std::array<std::int64_t, 4>& depths, const ModelOptions& options)
-      : conv1_(conv(3, 64, 7, 2)),
-        bn1_(64),
-        fc_(512 * Block::Impl::kExpansion, options.num_classes) {
+      : in_(width(64, options)),
+        conv1_(conv(3, in_, 7, 2)),
+        bn1_(in_),
+        fc_(width(512, options) * Block::Impl::kExpansion, options.num_classes) {
     register_module("conv1", conv1_);
     register_module("bn1", bn1_);
     for (std::size_t stage = 0; stage < layers_.size(); ++stage) {
-      const std::int64_t planes = std::int64_t{64} << stage;
-      layers_.at(stage) = register_module("layer" + std::to_string(stage + 1),
-                                          make_layer(planes, depths.at(stage), stage == 0 ? 1 : 2));
+      layers_.at(stage) = register_module(
+          "layer" + std::to_string(stage + 1),
+          make_layer(width(64U << stage, options), depths.at(stage), stage == 0 ? 1 : 2));
     }
     register_module("fc", fc_);
     initialise(*this, options.seed, 0);
@@ -122,6 +123,10 @@ class ResNet : public ImageModel {
   }
 
  private:
+  static std::int64_t width(std::int64_t channels, const ModelOptions& options) {
+    return round_channels(static_cast<double>(channels) * options.width_mult);
+  }
+
   nn::Sequential make_layer(std::int64_t planes, std::int64_t depth, std::int64_t stride) {
     nn::Sequential layer;
     for (std::int64_t i = 0; i < depth; ++i) {
@@ -131,7 +136,7 @@ class ResNet : public ImageModel {
     return layer;
   }
 
-  std::int64_t in_ = 64;
+  std::int64_t in_;
   nn::Conv2d conv1_;
   nn::BatchNorm2d bn1_;
   std::array<nn::Sequential, 4> layers_;

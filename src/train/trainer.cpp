@@ -102,6 +102,16 @@ double Trainer::learning_rate_at(std::int64_t step) const {
                        steps_per_epoch_ * config_.train.epochs);
 }
 
+std::int64_t Trainer::steps_of_epoch() const {
+  const auto batches = (state_.position + config_.train.batch_size - 1) / config_.train.batch_size;
+  return std::min(batches, steps_per_epoch_);
+}
+
+double Trainer::learning_rate_of(std::int64_t step) const {
+  return learning_rate_at(state_.epoch * steps_per_epoch_ + steps_of_epoch() - 1 -
+                          (state_.step - step));
+}
+
 void Trainer::restore(const artifacts::TrainState& state, const std::filesystem::path& file) {
   if (state.classes != state_.classes) {
     throw Error(ErrorKind::Checkpoint,
@@ -197,7 +207,8 @@ void Trainer::train_epoch() {
 
 void Trainer::train_step(const data::Batch& batch) {
   // A function of the position alone, so that it is the same after a resume.
-  const auto step = state_.epoch * steps_per_epoch_ + state_.position / config_.train.batch_size;
+  const double lr = learning_rate_at(state_.epoch * steps_per_epoch_ +
+                                     state_.position / config_.train.batch_size);
   try {
     const auto images = to_input(batch, device_, normalization_);
     const auto labels = torch::tensor(batch.labels, torch::kInt64).to(device_.torch);
@@ -205,7 +216,7 @@ void Trainer::train_step(const data::Batch& batch) {
     const auto loss = torch::cross_entropy_loss(logits, labels, {}, at::Reduction::Mean, -100,
                                                 config_.train.label_smoothing);
     loss.backward();
-    optimizer_.step(learning_rate_at(step));
+    optimizer_.step(lr);
     optimizer_.zero_grad();
     pending_losses_.push_back(loss.detach());
     pending_correct_.push_back(logits.detach().argmax(1).eq(labels).sum());
@@ -252,7 +263,7 @@ void Trainer::throw_diverged(const std::string& what, std::int64_t step) const {
   throw Error(
       ErrorKind::Diverged,
       str(what, step, ", epoch ", state_.epoch + 1, ", learning rate ",
-          compact(learning_rate_at(step - 1))),
+          compact(learning_rate_of(step))),
       "lower optimizer.lr or lengthen schedule.warmup_epochs; " +
           (last_checkpoint_.empty() ? std::string("nothing was saved yet")
                                     : "the last good checkpoint is " + last_checkpoint_.string()));
@@ -265,20 +276,19 @@ void Trainer::report_step(std::int64_t steps_done) {
   const double per_step_s = elapsed_s / static_cast<double>(std::max<std::int64_t>(1, steps_done));
   train_s_per_step_ =
       train_s_per_step_ == 0 ? per_step_s : 0.7 * train_s_per_step_ + 0.3 * per_step_s;
-  const auto step = (state_.position + config_.train.batch_size - 1) / config_.train.batch_size;
   const auto steps_left =
-      (config_.train.epochs - state_.epoch) * steps_per_epoch_ - std::min(step, steps_per_epoch_);
+      (config_.train.epochs - state_.epoch) * steps_per_epoch_ - steps_of_epoch();
   const auto evaluations_left =
       (config_.train.epochs - state_.epoch + config_.train.eval_every_epochs - 1) /
       config_.train.eval_every_epochs;
   progress_.on_step(
       {.epoch = state_.epoch + 1,
        .num_epochs = config_.train.epochs,
-       .step = std::min(step, steps_per_epoch_),
+       .step = steps_of_epoch(),
        .num_steps = steps_per_epoch_,
        .loss = state_.epoch_loss_sum /
                static_cast<double>(std::max<std::int64_t>(1, state_.epoch_samples)),
-       .lr = learning_rate_at(state_.step - 1),
+       .lr = learning_rate_of(state_.step),
        .images_per_s = static_cast<double>(state_.epoch_samples - images_at_last_look_) / elapsed_s,
        .waiting_share =
            std::min(1.0, (train_loader_.waited_s() - waited_at_last_look_s_) / elapsed_s),

@@ -84,6 +84,9 @@ class Trainer {
   double learning_rate_at(std::int64_t step) const;
 
  private:
+  std::int64_t steps_of_epoch() const;               // done in this epoch
+  double learning_rate_of(std::int64_t step) const;  // of the run's step number `step`, from 1
+
   using Clock = std::chrono::steady_clock;
 
   void train_epoch();

@@ -93,6 +93,8 @@ TEST_CASE("fields that must fit each other") {
   CHECK(contains(error_of(R"({"augment": {"scale": [1, 0.5]}})"), "the first number"));
   CHECK(contains(error_of(R"({"optimizer": {"nesterov": true, "momentum": 0}})"),
                  "optimizer.nesterov"));
+  CHECK(contains(error_of(R"({"optimizer": {"lr": 0.1}, "schedule": {"min_lr": 0.2}})"),
+                 "schedule.min_lr"));
 }
 
 TEST_CASE("overrides win, keep their kind and are checked too") {

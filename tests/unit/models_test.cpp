@@ -73,6 +73,19 @@ TEST_CASE("the models have the published numbers of parameters") {
   }
 }
 
+TEST_CASE("width_mult scales every channel count, in multiples of 8") {
+  const auto model = make_model({.name = "resnet18", .num_classes = 5, .width_mult = 0.375});
+  const auto parameters = model->named_parameters();
+  CHECK(parameters["conv1.weight"].sizes() == torch::IntArrayRef({24, 3, 7, 7}));
+  CHECK(parameters["layer1.0.conv1.weight"].sizes() == torch::IntArrayRef({24, 24, 3, 3}));
+  CHECK(parameters["layer4.0.downsample.0.weight"].sizes() == torch::IntArrayRef({192, 96, 1, 1}));
+  CHECK(parameters["fc.weight"].sizes() == torch::IntArrayRef({5, 192}));
+  CHECK(model->forward(torch::ones({2, 3, 32, 32})).sizes() == torch::IntArrayRef({2, 5}));
+
+  const auto narrow = make_model({.name = "resnet50", .num_classes = 5, .width_mult = 0.01});
+  CHECK(narrow->named_parameters()["fc.weight"].sizes() == torch::IntArrayRef({5, 32}));
+}
+
 TEST_CASE("a wrong name names the right ones") {
   std::string text;
   try {

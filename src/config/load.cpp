@@ -391,10 +391,24 @@ void validate(const Config& config, Source& source) {
   check(config.preprocess.crop_px <= config.preprocess.resize_px, "preprocess.crop_px",
         str("must be at most preprocess.resize_px (", config.preprocess.resize_px, "), not ",
             config.preprocess.crop_px));
-  check(config.augment.scale[0] <= config.augment.scale[1], "augment.scale",
-        "the first number must not be larger than the second");
-  check(config.augment.ratio[0] <= config.augment.ratio[1], "augment.ratio",
-        "the first number must not be larger than the second");
+  const auto check_pair = [&check](const std::array<double, 2>& pair, const char* path) {
+    check(pair[0] <= pair[1], path, "the first number must not be larger than the second");
+  };
+  check_pair(config.augment.scale, "augment.scale");
+  check_pair(config.augment.ratio, "augment.ratio");
+  check_pair(config.augment.blur_sigma, "augment.blur_sigma");
+  check_pair(config.augment.erasing_scale, "augment.erasing_scale");
+  check_pair(config.augment.erasing_ratio, "augment.erasing_ratio");
+  check(config.augment.color_jitter[3] <= 0.5, "augment.color_jitter",
+        str("the last number (hue) must be at most 0.5, not ",
+            compact(config.augment.color_jitter[3])));
+  check(config.augment.blur_kernel_px % 2 == 1, "augment.blur_kernel_px",
+        str("must be odd, not ", config.augment.blur_kernel_px));
+  check(config.augment.blur_prob == 0 ||
+            config.augment.blur_kernel_px < 2 * config.augment.image_size_px,
+        "augment.blur_kernel_px",
+        str("must be below twice augment.image_size_px (", config.augment.image_size_px, "), not ",
+            config.augment.blur_kernel_px));
   check(config.schedule.warmup_epochs <= static_cast<double>(config.train.epochs),
         "schedule.warmup_epochs", str("must be at most train.epochs (", config.train.epochs, ")"));
   check(!config.optimizer.nesterov || config.optimizer.momentum > 0, "optimizer.nesterov",

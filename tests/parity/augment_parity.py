@@ -77,7 +77,9 @@ class Cases:
 
     def add(self, what, pixels, name, value, expected, kernel=1, fill=(0, 0, 0)):
         height, width = pixels.shape[:2]
-        head = f"{name} {float(value).hex()} {kernel} {fill[0]} {fill[1]} {fill[2]} {width} {height}\n"
+        head = (
+            f"{name} {float(value).hex()} {kernel} {fill[0]} {fill[1]} {fill[2]} {width} {height}\n"
+        )
         self.sent.append(head.encode() + pixels.tobytes())
         self.expected.append((f"{name} {value} {what}", np.asarray(expected)))
 
@@ -231,7 +233,9 @@ class Operations(unittest.TestCase):
         for (what, got, expected), truth in zip(cases.results(), exact, strict=True):
             self.assertLessEqual(np.abs(got - truth).max(), 0.5 + BLUR_ROUNDING, what)
             differs = got != expected
-            self.assertLessEqual(np.abs(got[differs].astype(int) - expected[differs]).max(initial=0), 1)
+            self.assertLessEqual(
+                np.abs(got[differs].astype(int) - expected[differs]).max(initial=0), 1
+            )
             to_half = np.abs(truth[differs] - np.floor(truth[differs]) - 0.5)
             self.assertLessEqual(to_half.max(initial=0), BLUR_ROUNDING, what)
             num_different += int(differs.sum())
@@ -349,7 +353,7 @@ class Policies(unittest.TestCase):
             draws = Philox(seed, sample, 0, BLUR_DRAWS)
             image = Image.fromarray(pixels)
             if draws.double() < 0.5:
-                image = F.gaussian_blur(image, [7, 7], draws.uniform(0.2, 1.5))
+                image = F.gaussian_blur(image, [7, 7], uniform(draws, 0.2, 1.5))
                 num_blurred += 1
             self.assertLessEqual(np.abs(got.astype(int) - np.asarray(image)).max(), 1)
             self.assertLess(np.mean(got != np.asarray(image)), 1e-3)
@@ -392,7 +396,7 @@ def replayed(policy, draws):
         probabilities = torch.tensor([p for p, _ in pairs], dtype=torch.float64)
         signs = [1 - negative for _, negative in pairs]  # 0 is the negative one there
         return unittest.mock.patch.object(
-            autoaugment.AutoAugment, "get_params", lambda _: (index, probabilities, signs)
+            autoaugment.AutoAugment, "get_params", lambda *_: (index, probabilities, signs)
         )
     sign = []
 
@@ -407,10 +411,14 @@ def replayed(policy, draws):
     return unittest.mock.patch.object(autoaugment.torch, "randint", randint)
 
 
+def uniform(draws, low, high):
+    return low + (high - low) * draws.double()
+
+
 def jittered(image, jitter, draws):
     ranges = [(max(1 - j, 0), 1 + j) for j in jitter[:3]] + [(-jitter[3], jitter[3])]
     calls = [F.adjust_brightness, F.adjust_contrast, F.adjust_saturation, F.adjust_hue]
-    todo = [(call, draws.uniform(*ends)) for call, ends in zip(calls, ranges, strict=True)]
+    todo = [(call, uniform(draws, *ends)) for call, ends in zip(calls, ranges, strict=True)]
     for i in range(4, 1, -1):
         j = draws.below(i)
         todo[i - 1], todo[j] = todo[j], todo[i - 1]
@@ -421,8 +429,8 @@ def jittered(image, jitter, draws):
 
 def erased_box(side, draws):
     for _ in range(10):
-        area = side * side * draws.uniform(0.02, 0.33)
-        aspect = math.exp(draws.uniform(math.log(0.3), math.log(3.3)))
+        area = side * side * uniform(draws, 0.02, 0.33)
+        aspect = math.exp(uniform(draws, math.log(0.3), math.log(3.3)))
         height, width = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
         if height < side and width < side:
             y = draws.below(side - height + 1)

@@ -147,38 +147,58 @@ Hsv to_hsv(const std::uint8_t* rgb) {
           .value = most};
 }
 
-void to_rgb(const Hsv& hsv, std::uint8_t* rgb) {
+// What a pixel's way back to RGB has of divisions, for all 256 values.
+struct HueTables {
+  std::array<std::uint8_t, 256> sector{};  // the sixth of the circle
+  std::array<float, 256> within{};         // of the sixth, 0..1
+  std::array<float, 256> share{};          // value / 255
+
+  HueTables() {
+    for (std::size_t i = 0; i < 256; ++i) {
+      const double sixths = static_cast<double>(i) * 6.0 / 255.0;
+      const int whole = static_cast<int>(sixths);
+      within.at(i) = static_cast<float>(sixths - whole);
+      sector.at(i) = static_cast<std::uint8_t>(whole % 6);
+      share.at(i) = static_cast<float>(static_cast<double>(i) / 255.0);
+    }
+  }
+};
+
+void to_rgb(const Hsv& hsv, const HueTables& tables, std::uint8_t* rgb) {
   if (hsv.saturation == 0) {
     std::fill_n(rgb, 3, hsv.value);
     return;
   }
-  const double sixths = hsv.hue * 6.0 / 255.0;
-  const int sector = static_cast<int>(sixths);  // 0 .. 6
-  const auto within = static_cast<float>(sixths - sector);
-  const auto saturation = static_cast<float>(hsv.saturation / 255.0);
-  const auto share = [&](double part) {
-    return clip8(static_cast<int>(std::round(hsv.value * part)));
+  const unsigned sector = tables.sector[hsv.hue];
+  const float within = tables.within[hsv.hue];
+  const float saturation = tables.share[hsv.saturation];
+  const auto share = [&](double part) {  // std::round of what is not negative, which is slow
+    const double exact = hsv.value * part;
+    const int whole = static_cast<int>(exact);
+    return static_cast<std::uint8_t>(whole + static_cast<int>(exact - whole >= 0.5));
   };
-  const std::uint8_t least = share(1.0 - saturation);
   const float falling_part = saturation * within;
-  const std::uint8_t falling = share(1.0 - falling_part);
-  const std::uint8_t rising = share(1.0 - saturation * (1.0 - within));
-  const std::array<Rgb, 6> sectors = {{{hsv.value, rising, least},
-                                       {falling, hsv.value, least},
-                                       {least, hsv.value, rising},
-                                       {least, falling, hsv.value},
-                                       {rising, least, hsv.value},
-                                       {hsv.value, least, falling}}};
-  std::copy_n(sectors.at(static_cast<std::size_t>(sector % 6)).data(), 3, rgb);
+  const double changing_part = sector % 2 == 1 ? falling_part : saturation * (1.0 - within);
+  // Where the highest, the lowest and the changing value go in each sixth.
+  struct Places {
+    std::uint8_t highest, lowest, changing;
+  };
+  constexpr std::array<Places, 6> kPlaces = {
+      {{0, 2, 1}, {1, 2, 0}, {1, 0, 2}, {2, 0, 1}, {2, 1, 0}, {0, 1, 2}}};
+  const Places& places = kPlaces[sector];
+  rgb[places.highest] = hsv.value;
+  rgb[places.lowest] = share(1.0 - saturation);
+  rgb[places.changing] = share(1.0 - changing_part);
 }
 
 // --- blur ---
 
 std::vector<float> gaussian_weights(int kernel_px, double sigma) {
   std::vector<double> exact(static_cast<std::size_t>(kernel_px));
+  const int reach = kernel_px / 2;
   double sum = 0;
   for (int i = 0; i < kernel_px; ++i) {
-    const double distance = (i - kernel_px / 2) / sigma;
+    const double distance = (i - reach) / sigma;
     exact[static_cast<std::size_t>(i)] = std::exp(-0.5 * distance * distance);
     sum += exact[static_cast<std::size_t>(i)];
   }
@@ -318,10 +338,11 @@ void invert(Canvas canvas) {
 
 void adjust_hue(Canvas canvas, double turns) {
   const int shift = static_cast<int>(turns * 255);
+  const HueTables tables;
   for (std::size_t i = 0; i < num_bytes(canvas); i += 3) {
     Hsv hsv = to_hsv(canvas.rgb + i);
     hsv.hue = static_cast<std::uint8_t>(hsv.hue + shift);  // wraps
-    to_rgb(hsv, canvas.rgb + i);
+    to_rgb(hsv, tables, canvas.rgb + i);
   }
 }
 

@@ -42,7 +42,7 @@ ALL_OPS = [*WIDE_OPS, "Invert"]
 UNSIGNED = ["Identity", "Posterize", "Solarize", "AutoContrast", "Equalize", "Invert"]
 POLICY_DRAWS, JITTER_DRAWS, GREY_DRAWS = 33, 34, 35
 FLIP_DRAWS, BLUR_DRAWS, ERASING_DRAWS = 32, 36, 37
-BLUR_ROUNDING = 1e-3
+BLUR_ROUNDING = 2e-4
 
 
 def probe(*args, given=b""):
@@ -219,7 +219,13 @@ class Operations(unittest.TestCase):
         """torchvision convolves in float32, in an order of the machine's choice; ours sums rows, then
         columns. So a byte may differ, by one, where the exact value is nearly a half."""
         cases = Cases()
-        sigmas = {3: [0.1, 0.5, 2.0], 5: [0.35, 1.1], 9: [0.1, 1.7], 23: [0.1, 0.3, 1.0, 2.0]}
+        sigmas = {
+            3: [0.1, 0.5, 2.0],
+            5: [0.35, 1.1],
+            9: [0.1, 1.7],
+            23: [0.1, 0.3, 1.0, 2.0],
+            99: [20.0],
+        }
         exact = []
         for what, pixels in images():
             for kernel, values in sigmas.items():
@@ -230,17 +236,20 @@ class Operations(unittest.TestCase):
                     cases.add(f"{what} {kernel}", pixels, "Blur", sigma, expected, kernel=kernel)
                     exact.append(self.exact_blur(pixels, kernel, sigma))
         num_different = num_values = 0
+        farthest = 0.0  # from a half, of the exact values where ours and theirs differ
         for (what, got, expected), truth in zip(cases.results(), exact, strict=True):
             self.assertLessEqual(np.abs(got - truth).max(), 0.5 + BLUR_ROUNDING, what)
             differs = got != expected
             self.assertLessEqual(
                 np.abs(got[differs].astype(int) - expected[differs]).max(initial=0), 1
             )
-            to_half = np.abs(truth[differs] - np.floor(truth[differs]) - 0.5)
-            self.assertLessEqual(to_half.max(initial=0), BLUR_ROUNDING, what)
+            to_half = np.abs(truth[differs] % 1.0 - 0.5)
+            farthest = max(farthest, to_half.max(initial=0))
             num_different += int(differs.sum())
             num_values += got.size
         print(f"blur: {num_different} of {num_values} bytes differ, by one", file=sys.stderr)
+        print("farthest", farthest)
+        self.assertLess(farthest, BLUR_ROUNDING)
         self.assertLess(num_different, 1e-4 * num_values)
 
     @staticmethod

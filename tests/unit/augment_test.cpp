@@ -178,6 +178,24 @@ TEST_CASE("switching one part on shifts the draws of no other, and the order is 
   }
 }
 
+TEST_CASE("what one part does tells nothing of what another does") {
+  const auto config = with([](AugmentConfig& c) {
+    c.vflip_prob = c.grayscale_prob = c.blur_prob = c.erasing_prob = 0.5;
+  });
+  std::vector<int> counts(16);
+  for (std::uint64_t sample = 0; sample < 8000; ++sample) {
+    std::size_t which = 0;
+    for (const Step& step : steps_of(config, sample)) {
+      which |= step.op == Op::FlipVertical ? 1U
+               : step.op == Op::Grayscale  ? 2U
+               : step.op == Op::Blur       ? 4U
+                                           : 8U;
+    }
+    ++counts[which];
+  }
+  CHECK(unevenness(counts) < 37.7);  // p = 0.001 with 15 degrees of freedom
+}
+
 TEST_CASE("more operations of rand_augment leave the first ones as they were") {
   for (std::uint64_t sample = 0; sample < 100; ++sample) {
     auto config = with([](AugmentConfig& c) { c.policy = AugmentPolicy::RandAugment; });

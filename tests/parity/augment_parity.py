@@ -42,7 +42,7 @@ ALL_OPS = [*WIDE_OPS, "Invert"]
 UNSIGNED = ["Identity", "Posterize", "Solarize", "AutoContrast", "Equalize", "Invert"]
 POLICY_DRAWS, JITTER_DRAWS, GREY_DRAWS = 33, 34, 35
 FLIP_DRAWS, BLUR_DRAWS, ERASING_DRAWS = 32, 36, 37
-BLUR_ROUNDING = 2e-4
+BLUR_ROUNDING = 5e-4  # of both together
 
 
 def probe(*args, given=b""):
@@ -247,8 +247,11 @@ class Operations(unittest.TestCase):
             farthest = max(farthest, to_half.max(initial=0))
             num_different += int(differs.sum())
             num_values += got.size
-        print(f"blur: {num_different} of {num_values} bytes differ, by one", file=sys.stderr)
-        print("farthest", farthest)
+        print(
+            f"blur: {num_different} of {num_values} bytes differ, by one, where the exact value is "
+            f"within {farthest:.1e} of a half",
+            file=sys.stderr,
+        )
         self.assertLess(farthest, BLUR_ROUNDING)
         self.assertLess(num_different, 1e-4 * num_values)
 

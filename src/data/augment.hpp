@@ -5,7 +5,8 @@
 //   vertical flip, policy, colour jitter, grey, blur, erasing.
 // Tables, magnitudes and probabilities are those of torchvision 0.28's RandAugment,
 // TrivialAugmentWide, AutoAugment (ImageNet), ColorJitter, RandomGrayscale, GaussianBlur and
-// RandomErasing with their defaults: nearest neighbour, black where nothing was.
+// RandomErasing with their defaults: nearest neighbour (the reference preset hands its policies the
+// crop's filter instead), black where nothing was.
 //
 // First what is to be done is drawn, as a list of steps, then it is done: the draws do not depend
 // on the pixels. Each part draws from a Philox op of its own, so switching one on shifts no other.

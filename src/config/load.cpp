@@ -391,24 +391,21 @@ void validate(const Config& config, Source& source) {
   check(config.preprocess.crop_px <= config.preprocess.resize_px, "preprocess.crop_px",
         str("must be at most preprocess.resize_px (", config.preprocess.resize_px, "), not ",
             config.preprocess.crop_px));
-  const auto check_pair = [&check](const std::array<double, 2>& pair, const char* path) {
-    check(pair[0] <= pair[1], path, "the first number must not be larger than the second");
-  };
-  check_pair(config.augment.scale, "augment.scale");
-  check_pair(config.augment.ratio, "augment.ratio");
-  check_pair(config.augment.blur_sigma, "augment.blur_sigma");
-  check_pair(config.augment.erasing_scale, "augment.erasing_scale");
-  check_pair(config.augment.erasing_ratio, "augment.erasing_ratio");
-  check(config.augment.color_jitter[3] <= 0.5, "augment.color_jitter",
-        str("the last number (hue) must be at most 0.5, not ",
-            compact(config.augment.color_jitter[3])));
-  check(config.augment.blur_kernel_px % 2 == 1, "augment.blur_kernel_px",
-        str("must be odd, not ", config.augment.blur_kernel_px));
-  check(config.augment.blur_prob == 0 ||
-            config.augment.blur_kernel_px < 2 * config.augment.image_size_px,
+  const AugmentConfig& augment = config.augment;
+  for (const auto& [path, range] : {std::pair{"augment.scale", augment.scale},
+                                    {"augment.ratio", augment.ratio},
+                                    {"augment.blur_sigma", augment.blur_sigma},
+                                    {"augment.erasing_scale", augment.erasing_scale},
+                                    {"augment.erasing_ratio", augment.erasing_ratio}}) {
+    check(range[0] <= range[1], path, "the first number must not be larger than the second");
+  }
+  check(augment.color_jitter[3] <= 0.5, "augment.color_jitter",
+        "the last number (hue) must be at most 0.5, not " + compact(augment.color_jitter[3]));
+  check(augment.blur_kernel_px % 2 == 1 &&
+            (augment.blur_prob == 0 || augment.blur_kernel_px < 2 * augment.image_size_px),
         "augment.blur_kernel_px",
-        str("must be below twice augment.image_size_px (", config.augment.image_size_px, "), not ",
-            config.augment.blur_kernel_px));
+        str("must be odd and below twice augment.image_size_px (", augment.image_size_px, "), not ",
+            augment.blur_kernel_px));
   check(config.schedule.warmup_epochs <= static_cast<double>(config.train.epochs),
         "schedule.warmup_epochs", str("must be at most train.epochs (", config.train.epochs, ")"));
   check(!config.optimizer.nesterov || config.optimizer.momentum > 0, "optimizer.nesterov",

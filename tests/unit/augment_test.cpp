@@ -465,9 +465,11 @@ TEST_CASE("faults of the configuration") {
   CHECK(contains(error_of(R"({"augment": {"color_jitter": [0.4, 0.4, 0.4, 0.6]}})"),
                  "the last number (hue) must be at most 0.5, not 0.6"));
   CHECK(contains(error_of(R"({"augment": {"color_jitter": [-1, 0, 0, 0]}})"), "must be from 0"));
-  CHECK(contains(error_of(R"({"augment": {"blur_kernel_px": 4}})"), "must be odd, not 4"));
-  CHECK(contains(error_of(R"({"augment": {"blur_prob": 0.1, "image_size_px": 11}})"),
-                 "augment.blur_kernel_px: must be below twice augment.image_size_px (11), not 23"));
+  CHECK(contains(error_of(R"({"augment": {"blur_kernel_px": 4}})"),
+                 "must be odd and below twice augment.image_size_px (224), not 4"));
+  CHECK(contains(
+      error_of(R"({"augment": {"blur_prob": 0.1, "image_size_px": 11}})"),
+      "augment.blur_kernel_px: must be odd and below twice augment.image_size_px (11), not 23"));
   CHECK(error_of(R"({"augment": {"blur_prob": 0.1, "image_size_px": 12}})").empty());
   CHECK(error_of(R"({"augment": {"image_size_px": 8}})").empty());
   for (const std::string field : {"blur_sigma", "erasing_scale", "erasing_ratio"}) {

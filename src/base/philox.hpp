@@ -14,9 +14,20 @@ __extension__ using Uint128 = unsigned __int128;  // g++ and clang have it on ev
 class Philox {
  public:
   Philox(std::uint64_t seed, std::uint64_t sample, std::uint32_t epoch, std::uint32_t op)
-      : key_{static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32U)},
+      : op_(op),
+        key_{static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32U)},
         counter_{0, static_cast<std::uint32_t>(sample), epoch,
                  op ^ static_cast<std::uint32_t>(sample >> 32U) << 16U} {}
+
+  // The stream of another op, from its start, for the same seed, sample and epoch.
+  Philox of_op(std::uint32_t op) const {
+    Philox other = *this;
+    other.counter_[0] = 0;
+    other.counter_[3] ^= op_ ^ op;
+    other.op_ = op;
+    other.used_ = 4;
+    return other;
+  }
 
   std::uint32_t next_u32() {
     if (used_ == 4) {
@@ -61,6 +72,7 @@ class Philox {
   }
 
  private:
+  std::uint32_t op_;
   std::array<std::uint32_t, 2> key_;
   std::array<std::uint32_t, 4> counter_;
   std::array<std::uint32_t, 4> block_{};

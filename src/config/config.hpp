@@ -30,6 +30,7 @@ struct Field {
 
 // --- closed choices; the texts are the JSON values ---
 enum class Interpolation { Bilinear, Bicubic };
+enum class AugmentPolicy { None, RandAugment, TrivialAugmentWide, AutoAugment };
 enum class BadImage { Skip, Fail };
 enum class ExifOrientation { Ignore, Apply };
 enum class OptimizerName { Sgd };
@@ -41,6 +42,13 @@ template <>
 struct Choices<Interpolation> {
   static constexpr std::array kAll = {std::pair{Interpolation::Bilinear, "bilinear"},
                                       std::pair{Interpolation::Bicubic, "bicubic"}};
+};
+template <>
+struct Choices<AugmentPolicy> {
+  static constexpr std::array kAll = {
+      std::pair{AugmentPolicy::None, "none"}, std::pair{AugmentPolicy::RandAugment, "rand_augment"},
+      std::pair{AugmentPolicy::TrivialAugmentWide, "trivial_augment_wide"},
+      std::pair{AugmentPolicy::AutoAugment, "auto_augment"}};
 };
 template <>
 struct Choices<BadImage> {
@@ -156,13 +164,27 @@ struct DataConfig {
   }
 };
 
-// Training views of an image (torchvision's RandomResizedCrop and RandomHorizontalFlip).
+// Training views of an image: torchvision's RandomResizedCrop and RandomHorizontalFlip, then what
+// is switched on of the rest, in the order of the fields (data/augment.hpp). None of it may change
+// when a run is resumed.
 struct AugmentConfig {
   std::int64_t image_size_px = 224;
   std::array<double, 2> scale = {0.08, 1.0};
   std::array<double, 2> ratio = {3.0 / 4.0, 4.0 / 3.0};
   double hflip_prob = 0.5;
   Interpolation interpolation = Interpolation::Bilinear;
+  double vflip_prob = 0.0;
+  AugmentPolicy policy = AugmentPolicy::None;
+  std::int64_t rand_augment_ops = 2;
+  std::int64_t rand_augment_magnitude = 9;
+  std::array<double, 4> color_jitter = {0.0, 0.0, 0.0, 0.0};
+  double grayscale_prob = 0.0;
+  double blur_prob = 0.0;
+  std::int64_t blur_kernel_px = 23;
+  std::array<double, 2> blur_sigma = {0.1, 2.0};
+  double erasing_prob = 0.0;
+  std::array<double, 2> erasing_scale = {0.02, 0.33};
+  std::array<double, 2> erasing_ratio = {0.3, 3.3};
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
@@ -184,6 +206,56 @@ struct AugmentConfig {
         Field{.key = "hflip_prob", .help = "probability of a horizontal flip", .min = 0, .max = 1});
     visit(self.interpolation,
           Field{.key = "interpolation", .help = "antialiased filter of the resize"});
+    visit(self.vflip_prob,
+          Field{.key = "vflip_prob", .help = "probability of a vertical flip", .min = 0, .max = 1});
+    visit(self.policy, Field{.key = "policy",
+                             .help = "operations drawn from a list, with torchvision's tables: one "
+                                     "of trivial_augment_wide, a pair of auto_augment (the one "
+                                     "learned on ImageNet) or rand_augment_ops of rand_augment"});
+    visit(self.rand_augment_ops, Field{.key = "rand_augment_ops",
+                                       .help = "rand_augment: operations on each image",
+                                       .min = 1,
+                                       .max = 16});
+    visit(self.rand_augment_magnitude, Field{.key = "rand_augment_magnitude",
+                                             .help = "rand_augment: strength of each operation",
+                                             .min = 0,
+                                             .max = 30});
+    visit(self.color_jitter,
+          Field{.key = "color_jitter",
+                .help = "brightness, contrast, saturation: factors are drawn from 1 - this to 1 + "
+                        "this (0 at least); hue: turns from -this to this (at most 0.5). In random "
+                        "order",
+                .min = 0,
+                .max = 10});
+    visit(self.grayscale_prob, Field{.key = "grayscale_prob",
+                                     .help = "probability that the image is made grey",
+                                     .min = 0,
+                                     .max = 1});
+    visit(self.blur_prob,
+          Field{.key = "blur_prob", .help = "probability of a Gaussian blur", .min = 0, .max = 1});
+    visit(self.blur_kernel_px, Field{.key = "blur_kernel_px",
+                                     .help = "blur: side of the kernel; odd, below twice "
+                                             "image_size_px",
+                                     .min = 1,
+                                     .max = 255});
+    visit(self.blur_sigma, Field{.key = "blur_sigma",
+                                 .help = "blur: standard deviation in pixels, least and most",
+                                 .min = 0.01,
+                                 .max = 100});
+    visit(self.erasing_prob,
+          Field{.key = "erasing_prob",
+                .help = "probability that a rectangle is erased (to preprocess.mean, which is 0 "
+                        "for the model)",
+                .min = 0,
+                .max = 1});
+    visit(self.erasing_scale, Field{.key = "erasing_scale",
+                                    .help = "share of the area that is erased, least and most",
+                                    .min = 1e-6,
+                                    .max = 1});
+    visit(self.erasing_ratio, Field{.key = "erasing_ratio",
+                                    .help = "height/width of what is erased, least and most",
+                                    .min = 0.01,
+                                    .max = 100});
   }
 };
 

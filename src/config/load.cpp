@@ -391,10 +391,21 @@ void validate(const Config& config, Source& source) {
   check(config.preprocess.crop_px <= config.preprocess.resize_px, "preprocess.crop_px",
         str("must be at most preprocess.resize_px (", config.preprocess.resize_px, "), not ",
             config.preprocess.crop_px));
-  check(config.augment.scale[0] <= config.augment.scale[1], "augment.scale",
-        "the first number must not be larger than the second");
-  check(config.augment.ratio[0] <= config.augment.ratio[1], "augment.ratio",
-        "the first number must not be larger than the second");
+  const AugmentConfig& augment = config.augment;
+  for (const auto& [path, range] : {std::pair{"augment.scale", augment.scale},
+                                    {"augment.ratio", augment.ratio},
+                                    {"augment.blur_sigma", augment.blur_sigma},
+                                    {"augment.erasing_scale", augment.erasing_scale},
+                                    {"augment.erasing_ratio", augment.erasing_ratio}}) {
+    check(range[0] <= range[1], path, "the first number must not be larger than the second");
+  }
+  check(augment.color_jitter[3] <= 0.5, "augment.color_jitter",
+        "the last number (hue) must be at most 0.5, not " + compact(augment.color_jitter[3]));
+  check(augment.blur_kernel_px % 2 == 1 &&
+            (augment.blur_prob == 0 || augment.blur_kernel_px < 2 * augment.image_size_px),
+        "augment.blur_kernel_px",
+        str("must be odd and below twice augment.image_size_px (", augment.image_size_px, "), not ",
+            augment.blur_kernel_px));
   check(config.schedule.warmup_epochs <= static_cast<double>(config.train.epochs),
         "schedule.warmup_epochs", str("must be at most train.epochs (", config.train.epochs, ")"));
   check(config.schedule.min_lr <= config.optimizer.lr, "schedule.min_lr",

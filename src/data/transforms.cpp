@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "data/augment.hpp"
+
 namespace orchard::data {
 namespace {
 
@@ -70,7 +72,7 @@ Box random_crop_box(int width, int height, const config::AugmentConfig& config, 
 }
 
 void train_view(const Image& image, const config::AugmentConfig& config, Philox draws,
-                std::uint8_t* out) {
+                std::uint8_t* out, const std::array<double, 3>& mean) {
   const auto side = static_cast<int>(config.image_size_px);
   const Box box = random_crop_box(image.width, image.height, config, draws);
   resize({image.rgb.data(), image.width, image.height}, box, side, side, {0, 0, side, side},
@@ -78,6 +80,7 @@ void train_view(const Image& image, const config::AugmentConfig& config, Philox 
   if (draws.next_double() < config.hflip_prob) {
     flip_rows(out, side);
   }
+  augment_view(out, side, config, mean, draws);
 }
 
 void eval_view(const Image& image, const config::PreprocessConfig& config, std::uint8_t* out) {

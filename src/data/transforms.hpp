@@ -2,6 +2,7 @@
 // random draw comes from the Philox stream that the caller hands in.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "base/philox.hpp"
@@ -20,9 +21,11 @@ constexpr std::uint32_t kViewDraws = 1;
 Box random_crop_box(int width, int height, const config::AugmentConfig& config, Philox& draws);
 
 // Crops, resizes and perhaps flips. Draws those of random_crop_box, then one double: the view is
-// flipped when it is below hflip_prob. out: image_size_px * image_size_px * 3 bytes.
+// flipped when it is below hflip_prob. augment_view, which has ops of its own, does the rest;
+// `mean` is what it erases with. out: image_size_px * image_size_px * 3 bytes.
 void train_view(const Image& image, const config::AugmentConfig& config, Philox draws,
-                std::uint8_t* out);
+                std::uint8_t* out,
+                const std::array<double, 3>& mean = config::PreprocessConfig{}.mean);
 
 // torchvision's Resize (short side to resize_px, the long side truncated) and CenterCrop, which
 // pads with black when the crop is larger. Throws BadImageError when the long side would have more

@@ -42,10 +42,11 @@ data::LoaderOptions train_loader_options(const config::Config& config,
           .max_bad_fraction = config.data.max_bad_fraction,
           .side_px = static_cast<int>(config.augment.image_size_px),
           .view =
-              [augment = config.augment, seed](const data::Image& image, std::uint64_t sample,
-                                               std::uint32_t epoch, std::uint8_t* out) {
-                data::train_view(image, augment, Philox(seed, sample, epoch, data::kViewDraws),
-                                 out);
+              [augment = config.augment, mean = config.preprocess.mean, seed](
+                  const data::Image& image, std::uint64_t sample, std::uint32_t epoch,
+                  std::uint8_t* out) {
+                data::train_view(image, augment, Philox(seed, sample, epoch, data::kViewDraws), out,
+                                 mean);
               },
           .exif = config.preprocess.exif_orientation,
           .allocate = device::batch_allocator(device)};
